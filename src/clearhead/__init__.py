@@ -1,0 +1,81 @@
+"""What attention in a transformer can and cannot tell you.
+
+    import clearhead as ch
+
+    model = ch.load("demo")
+    trace = model.trace("The cat sat on the mat.")
+    ch.effective_attention(trace)
+
+Importing this package loads nothing heavy: each public name below is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from typing import TYPE_CHECKING
+
+from clearhead import errors
+
+if TYPE_CHECKING:
+    from clearhead.maps import Map, Table
+    from clearhead.methods.attention_identifiability import attention_identifiability
+    from clearhead.methods.effective_attention import effective_attention
+    from clearhead.methods.effective_attention_summary import effective_attention_summary
+    from clearhead.methods.farthest_attention import farthest_attention
+    from clearhead.methods.hidden_token_attribution import hidden_token_attribution
+    from clearhead.methods.identifiable_interval import identifiable_interval
+    from clearhead.methods.token_identifiability_naive import token_identifiability_naive
+    from clearhead.models.load import load
+    from clearhead.models.model import Model
+    from clearhead.tokens import Tokens
+    from clearhead.trace import Trace
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Map",
+    "Model",
+    "Table",
+    "Tokens",
+    "Trace",
+    "attention_identifiability",
+    "effective_attention",
+    "effective_attention_summary",
+    "errors",
+    "farthest_attention",
+    "hidden_token_attribution",
+    "identifiable_interval",
+    "load",
+    "token_identifiability_naive",
+]
+
+_HOME = {
+    "Map": "clearhead.maps",
+    "Model": "clearhead.models.model",
+    "Table": "clearhead.maps",
+    "Tokens": "clearhead.tokens",
+    "Trace": "clearhead.trace",
+    "load": "clearhead.models.load",
+    "attention_identifiability": "clearhead.methods.attention_identifiability",
+    "effective_attention": "clearhead.methods.effective_attention",
+    "effective_attention_summary": "clearhead.methods.effective_attention_summary",
+    "farthest_attention": "clearhead.methods.farthest_attention",
+    "hidden_token_attribution": "clearhead.methods.hidden_token_attribution",
+    "identifiable_interval": "clearhead.methods.identifiable_interval",
+    "token_identifiability_naive": "clearhead.methods.token_identifiability_naive",
+}
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # quiet unless the user's program listens
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

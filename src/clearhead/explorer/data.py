@@ -1,0 +1,301 @@
+"""What the page is told: the findings of one trace as one plain payload of JSON types, the same for every door.
+
+Exact figures (verdicts, certificate, curves) are numbers; the large maps are packed (`packing.py`) within a budget:
+16 bits a value, else 8, else the mean over heads in place of every head; the payload says so in `notices`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from clearhead import __version__
+from clearhead.explorer.findings import Findings
+from clearhead.explorer.packing import pack, text_size
+from clearhead.explorer.verdicts import farthest, not_own, own_share, scientific, verdicts
+from clearhead.maps import Map
+from clearhead.methods.registry import find
+from clearhead.tokens import Tokens
+
+BUDGET = 24_000_000
+"""Characters of packed arrays in a payload, so that a report stays under 25 MB."""
+FINE = 6_000_000
+"""Up to this size arrays are packed with 16 bits a value; beyond, with 8."""
+DISTANCES = (("1 token away", 1, 1), ("2", 2, 2), ("3", 3, 3), ("4–5", 4, 5), ("6–10", 6, 10), ("11 or more", 11, None))
+"""The groups of Brunner et al. 2020, figure 4a: name, from, to; left and right together."""
+
+CITE = [
+    {
+        "plain": "The methods: effective attention, attention and token identifiability, Hidden Token Attribution.",
+        "bibtex": "@inproceedings{brunner2020identifiability,\n  title = {On Identifiability in Transformers},\n"
+        "  author = {Brunner, Gino and Liu, Yang and Pascual, Dami{\\'a}n and\n            Richter, Oliver and Ciaramita, Massimiliano and Wattenhofer, Roger},\n  booktitle = {International Conference on Learning Representations},\n  year = {2020},\n"
+        "  url = {https://arxiv.org/abs/1908.04211}\n}",
+    },
+]
+
+
+def payload(findings: Findings) -> dict[str, Any]:
+    """Everything that the page shows."""
+    trace = findings.trace
+    origin = dict(trace.model.origin)
+    layers, heads, n, _ = findings.raw.values.shape
+    notices = [f"Warning of the trace: {text}" for text in trace.warnings]
+    contribution = None if findings.contribution is None else contribution_of(findings.contribution)
+    attention = attention_of(findings, BUDGET - packed_size(contribution), notices)
+    if contribution is None:
+        notices.append("Contributions were left out of this report (0 probes).")
+    texts = [trace.tokens.text] + ([] if trace.tokens.pair is None else [trace.tokens.pair])
+    line = f"{origin['model']} · {origin['family']} · {layers} layers of {heads} heads · {n} tokens · {origin['dtype']}"
+    return {
+        "text": texts,
+        "tokens": tokens_of(trace.tokens),
+        "model": {"name": origin["model"], "line": line},
+        "notices": notices,
+        "verdicts": [{"sentence": one.sentence, "meaning": one.meaning} for one in verdicts(findings)],
+        "start": start_of(findings),
+        "overview": overview_of(findings),
+        "attention": attention,
+        "contribution": contribution,
+        "depth": curves_of(findings),
+        "certificate": certificate_of(findings),
+        "proof": proof_of(findings),
+        "methods": methods_of(findings),
+        "origin": origin_of(findings),
+        "cite": [cite_clearhead(), *CITE],
+        "footer": f"Made by clearhead {__version__}. This file holds everything that it shows and asks nothing of any network.",
+    }
+
+
+def tokens_of(tokens: Tokens) -> list[dict[str, Any]]:
+    """Each token as it is shown, and whether white space or a line break stands before it in the text."""
+    shown: list[dict[str, Any]] = []
+    texts = (tokens.text, tokens.pair or "")
+    reached = [0, 0]
+    ids = tokens.ids or (None,) * len(tokens)
+    for i, (label, piece, span, segment, origin) in enumerate(
+        zip(tokens.labels, tokens.pieces, tokens.spans, tokens.segments, tokens.origin, strict=True)
+    ):
+        gap = ""
+        if span is not None:
+            under = texts[segment][span[0] : span[1]]
+            gap = texts[segment][reached[segment] : span[0]] + under[: len(under) - len(under.lstrip())]
+            reached[segment] = max(reached[segment], span[1])
+        about = f"token {i}: piece {piece!r}" + ("" if ids[i] is None else f", id {ids[i]}")
+        breaks, space = "\n" in gap, bool(gap) and not gap.strip()
+        shown.append({"shown": label, "origin": origin, "space": space, "breaks": breaks, "about": about})
+    return shown
+
+
+def attention_of(findings: Findings, budget: int, notices: list[str]) -> dict[str, Any]:
+    """Raw and effective attention within a budget of characters: every head, else the mean over heads, else neither."""
+    raw, effective = findings.raw.values, findings.effective.values
+    heads = raw.shape[1]
+    visible = [
+        None if layer.visible.everything else {"start": layer.visible.start, "stop": layer.visible.stop}
+        for layer in findings.trace.layers
+    ]
+    both = pack_both(raw, effective, budget)
+    if both is not None:
+        return {"raw": both[0], "effective": both[1], "mean_of": None, "visible": visible}
+    size = f"{BUDGET / 1e6:.0f} MB"
+    both = pack_both(raw.mean(axis=1, keepdims=True), effective.mean(axis=1, keepdims=True), budget)
+    if both is not None:
+        notices.append(
+            f"The heat maps show the mean of the {heads} heads of a layer: every head would need more than {size}. "
+            "Verdicts, overview and certificate are of every head. The numbers of every head: `clearhead map`."
+        )
+        return {"raw": both[0], "effective": both[1], "mean_of": heads, "visible": visible}
+    notices.append(f"The heat maps are left out: they would need more than {size}. The numbers: `clearhead map`.")
+    return {"raw": None, "effective": None, "mean_of": None, "visible": visible}
+
+
+def pack_both(raw: np.ndarray, effective: np.ndarray, budget: int) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """Both maps with the same number of bits; None where 8 bits need more than the budget."""
+    for bits, limit in ((16, min(FINE, budget)), (8, budget)):
+        first = pack(raw, bits, limit=limit)
+        second = first and pack(effective, bits, signed=True, limit=limit - text_size(first))
+        if first and second:
+            return first, second
+    return None
+
+
+def contribution_of(contribution: Map) -> dict[str, Any]:
+    """Contributions and their standard errors."""
+    sentence = "How strongly each input token moves this token's state: Hidden Token Attribution, shares that sum to 100 %."
+    if contribution.stderr is not None:
+        probes = contribution.meta["options"]["probes"]
+        sentence += f" Estimated from {probes} random probes a token; ± is the standard error."
+    else:
+        sentence += " Exact."
+    return {
+        "lead": sentence,
+        "values": pack(contribution.values, 16, limit=FINE) or pack(contribution.values, 8),
+        "stderr": None if contribution.stderr is None else pack(contribution.stderr, 8),
+    }
+
+
+def packed_size(contribution: dict[str, Any] | None) -> int:
+    """Characters that the contributions take."""
+    return sum(text_size(one) for one in (contribution or {}).values() if isinstance(one, dict))
+
+
+def start_of(findings: Findings) -> dict[str, int]:
+    """What is selected at first: the row that can move farthest, else the middle layer's first text token."""
+    if findings.moved:
+        where = farthest(findings.moved).meta["options"]
+        return {name: where[name] for name in ("layer", "head", "query")}
+    origins = findings.trace.tokens.origin
+    return {"layer": findings.raw.values.shape[0] // 2, "head": 0, "query": origins.index("text") if "text" in origins else 0}
+
+
+def overview_of(findings: Findings) -> dict[str, Any]:
+    """The certificate as grids [layer][head], with the null-space share of each head."""
+    table, shape = findings.certificate, findings.null_share.shape
+    order = np.lexsort((table["head"], table["layer"]))
+    if len(table) != shape[0] * shape[1]:
+        raise ValueError(f"the certificate has {len(table)} lines for {shape[0]} layers of {shape[1]} heads")
+    columns = {"verdict": "verdict", "rank": "rank", "keys": "keys", "nullity": "nullity", "nullity_row_sum": "nullity_row_sum", "width": "d_v"}
+    grids = {name: table[column][order].reshape(shape).tolist() for name, column in columns.items()}
+    return {"share": findings.null_share.tolist(), **grids}
+
+
+def certificate_of(findings: Findings) -> dict[str, Any]:
+    """The certificate's columns, the verdict and the null-space share before the ranks."""
+    table = findings.certificate
+    columns = {name: table[name].tolist() for name in ("layer", "head", "verdict")}
+    columns["null_space_share"] = [findings.null_share[place] for place in zip(table["layer"], table["head"], strict=True)]
+    columns |= {name: column.tolist() for name, column in table.columns.items() if name not in columns}
+    return {"columns": columns, "about": {**table.about, "null_space_share": "||A - A_eff||^2 / ||A||^2 over all queries of the head"}}
+
+
+def curves_of(findings: Findings) -> list[dict[str, Any]]:
+    """The charts over layers."""
+    charts = [null_curve(findings), identity_curves(findings)]
+    return charts if findings.contribution is None else charts + distance_curves(findings.contribution)
+
+
+def null_curve(findings: Findings) -> dict[str, Any]:
+    """Null-space share of each layer, and of its heads."""
+    shares = findings.null_share
+    return {
+        "title": "Attention without effect",
+        "note": "Null-space share of the heads of a layer: the median head, the band from the least to the largest.",
+        "axis": "in layer",
+        "from_zero": True,
+        "series": [{"name": "null-space share", "values": np.median(shares, axis=1).tolist(), "low": shares.min(axis=1).tolist(), "high": shares.max(axis=1).tolist()}],
+    }
+
+
+def identity_curves(findings: Findings) -> dict[str, Any]:
+    """What is left of a token's identity."""
+    series: list[dict[str, Any]] = [{"name": "nearest to own input", "values": findings.naive["rate"][1:].tolist()}]
+    note = "Nearest to own input: tokens whose hidden state is nearest, by cosine, to their own input vector."
+    contribution = findings.contribution
+    if contribution is not None:
+        low, median, high = np.quantile(own_share(contribution), (0.25, 0.5, 0.75), axis=1).tolist()
+        series.append({"name": "own contribution", "values": median, "low": low, "high": high})
+        series.append({"name": "not own largest", "values": not_own(contribution).tolist()})
+        note += (
+            " Own contribution: median over the tokens, the band from the first to the third quartile. "
+            "Not own largest: tokens to which another token contributes more than their own input."
+        )
+    return {"title": "Identity", "note": note, "axis": "after layer", "from_zero": True, "series": series}
+
+
+def distance_curves(contribution: Map) -> list[dict[str, Any]]:
+    """Contribution by distance between source and target: the share, and its change with depth."""
+    values = contribution.values
+    n = values.shape[-1]
+    apart = np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
+    groups = [(name, (apart >= low) & (apart <= (n if high is None else high))) for name, low, high in DISTANCES]
+    totals = {name: values[:, pairs].sum(axis=1) for name, pairs in groups if pairs.any()}
+    totals = {name: total for name, total in totals.items() if total.sum() > 0}
+    if not totals:
+        return []
+    return [
+        {
+            "title": "Where contributions come from",
+            "note": "Share of a token's state that comes from all tokens at each distance, left and right together; mean over tokens. "
+            "The rest is its own.",
+            "axis": "after layer", "from_zero": True, "ordered": True,
+            "series": [{"name": name, "values": (total / n).tolist()} for name, total in totals.items()],
+        },
+        {
+            "title": "Near and far with depth",
+            "note": "The same, each curve divided by its sum over the layers (Brunner et al. 2020, figure 4a): a rising curve is a "
+            "distance that matters more in later layers.",
+            "axis": "after layer", "from_zero": False, "ordered": True,
+            "series": [{"name": name, "values": (total / total.sum()).tolist()} for name, total in totals.items()],
+        },
+    ]  # fmt: skip
+
+
+def proof_of(findings: Findings) -> dict[str, Any]:
+    """The proof of the capture, in words and by layer."""
+    proof = findings.trace.proof
+    compared = proof.compared
+    sentence = (
+        "Every layer's attention output was rebuilt from the captured attention, values and output projection and compared with "
+        "the model's own"
+        + ("" if compared is None else "; the hidden states were compared with an untouched forward pass of the model as well")
+        + f". The largest relative difference is {scientific(proof.worst)}; beyond {scientific(proof.tolerance)} there would be no report."
+    )
+    pairs = [
+        ["largest error", f"{proof.worst:.2e} (relative)"],
+        ["tolerance", f"{proof.tolerance:.2e}, from the precision"],
+        ["precision", f"{proof.precision}, the lowest on the path"],
+        ["attention calls", str(proof.calls)],
+        ["situation", proof.situation],
+    ]
+    layers: dict[str, list[Any]] = {
+        "layer": list(range(len(proof.rebuilt))),
+        "attention output rebuilt, relative error": list(proof.rebuilt),
+        "largest error of a row sum": list(proof.row_sum_error),
+    }
+    if compared is not None:
+        layers["state after it, against an untouched pass"] = list(compared[1:])
+    return {"kind": proof.kind, "sentence": sentence, "pairs": pairs, "layers": layers}
+
+
+def methods_of(findings: Findings) -> list[dict[str, str]]:
+    """Every method that the page shows, with its summary, paper and options."""
+    options: dict[str, dict[str, Any]] = {
+        one.meta["method"]: one.meta["options"]
+        for one in (findings.effective, findings.certificate, findings.naive, findings.contribution)
+        if one is not None
+    }
+    if findings.moved:
+        given = findings.moved[0].meta["options"]
+        options["farthest_attention"] = {name: value for name, value in given.items() if name not in ("layer", "head", "query")}
+    used = [(find(name), given) for name, given in options.items()]
+    return [
+        {
+            "name": method.name,
+            "summary": method.summary + ".",
+            "paper": method.paper,
+            "options": ", ".join(f"{key} = {value}" for key, value in given.items()),
+        }
+        for method, given in used
+    ]
+
+
+def origin_of(findings: Findings) -> list[list[str]]:
+    """Model, revision, text and versions: what is needed to make these numbers again."""
+    origin = findings.trace.model.origin
+    meta = findings.effective.meta
+    pairs = [[name, str(origin[name])] for name in ("model", "revision", "family", "dtype") if name in origin]
+    pairs.append(["sha256 of the text", str(meta["text_sha256"])])
+    if findings.contribution is not None:
+        pairs.append(["seed", str(findings.contribution.meta.get("seed"))])
+    pairs.append(["versions", ", ".join(f"{name} {version}" for name, version in origin["versions"].items())])
+    return pairs
+
+
+def cite_clearhead() -> dict[str, str]:
+    """How to cite this library."""
+    return {
+        "plain": "The software that made this report.",
+        "bibtex": f"@software{{clearhead,\n  title = {{clearhead: what attention in a transformer can and cannot tell you}},\n"
+        f"  author = {{The clearhead authors}},\n  version = {{{__version__}}}\n}}",
+    }

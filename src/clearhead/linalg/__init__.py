@@ -1,0 +1,65 @@
+"""The mathematics: tensors in, tensors out. No model, no text, no files.
+
+Importing this package loads nothing: torch and scipy come with the first function used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from clearhead.linalg.jacobian import (
+        contributions,
+        jackknife,
+        orthogonal_probes,
+        sampled_norms,
+        spectral_norms,
+        squared_norms,
+    )
+    from clearhead.linalg.neighbours import nearest_candidates
+    from clearhead.linalg.nullspace import effective_attention, effective_row_sums
+    from clearhead.linalg.polytope import farthest_weights, relative_change, weight_bounds
+    from clearhead.linalg.rank import certificate, value_matrix
+
+__all__ = [
+    "certificate",
+    "contributions",
+    "effective_attention",
+    "effective_row_sums",
+    "farthest_weights",
+    "jackknife",
+    "nearest_candidates",
+    "orthogonal_probes",
+    "relative_change",
+    "sampled_norms",
+    "spectral_norms",
+    "squared_norms",
+    "value_matrix",
+    "weight_bounds",
+]
+
+_HOME = {
+    "certificate": "rank",
+    "contributions": "jacobian",
+    "effective_attention": "nullspace",
+    "effective_row_sums": "nullspace",
+    "farthest_weights": "polytope",
+    "jackknife": "jacobian",
+    "nearest_candidates": "neighbours",
+    "orthogonal_probes": "jacobian",
+    "relative_change": "polytope",
+    "sampled_norms": "jacobian",
+    "spectral_norms": "jacobian",
+    "squared_norms": "jacobian",
+    "value_matrix": "rank",
+    "weight_bounds": "polytope",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,162 @@
+"""Effective attention: each row of attention without what no head output can see.
+
+Row i of a head reads the value vectors V_S of the keys S it may see and gives o_i = a_i V_S. Any x with x^T V_S = 0 may
+be added to a_i without changing o_i: the left null space of V_S. The effective row is a_i without its part in there,
+
+    a_eff,i = a_i - a_i P = V_S (V_S^T V_S)^+ o_i = a_i U U^T,    U an orthonormal basis of the columns of V_S,
+
+the row of least norm with the same output (Brunner et al. 2020, section 3; per visible keys: beyond the paper).
+
+How it is solved, row by row or block by block, is in `row_blocks`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from clearhead.linalg.rank import read_directions, with_ones
+from clearhead.linalg.row_blocks import Piece, Reading, pieces
+
+
+@dataclass(frozen=True)
+class RowSums:
+    """What is left of effective attention without its matrix. `exact`: rows whose values have full row rank."""
+
+    norm_squared: Float[Tensor, "head query"]
+    received: Float[Tensor, "head key"]
+    exact: Bool[Tensor, "head query"]
+    condition: float
+
+
+def effective_attention(
+    values: Float[Tensor, "kv_head key value_width"],
+    start: Sequence[int],
+    stop: Sequence[int],
+    *,
+    eps: float,
+    probabilities: Float[Tensor, "head query key"] | None = None,
+    outputs: Float[Tensor, "head query value_width"] | None = None,
+    output_weight: Float[Tensor, "head value_width width"] | None = None,
+    row_sum: bool = False,
+) -> tuple[Float[Tensor, "head query key"], float]:
+    """(A_eff, condition) of one layer, from the attention `probabilities` or, without them, from the head `outputs`.
+
+    `start`, `stop`: each query sees keys start <= key < stop. `output_weight` H: checked for full row rank; where a head
+    has less, the null space is that of V H. `row_sum`: keep each row's sum too (null space of [V, 1]). `eps`: of the
+    lowest precision on the path. Query head h reads value head h // (heads / kv_heads).
+    A_eff is float64 for float64 probabilities or outputs, else float32; rows whose values have full row rank are the
+    probabilities themselves. `condition`: largest ratio of singular values that any row was divided by.
+    Errors: NotDefined where the precision cannot decide a rank.
+    """
+    given = probabilities if probabilities is not None else _needed(outputs)
+    dtype = torch.promote_types(given.dtype, torch.float32)
+    result = torch.zeros(given.shape[0], given.shape[1], values.shape[1], dtype=dtype, device=given.device)
+    worst = 1.0
+    for reading in _readings(values, probabilities, outputs, output_weight, row_sum=row_sum):
+        target = result[reading.heads].unflatten(0, (len(reading.values), -1))
+        for piece in pieces(reading, start, stop, eps):
+            worst = max(worst, piece.condition)
+            for at, kv in enumerate(piece.kv.tolist()):
+                _fill(target[kv, :, piece.queries, piece.keys], piece, at)
+    return result, worst
+
+
+def effective_row_sums(
+    values: Float[Tensor, "kv_head key value_width"],
+    start: Sequence[int],
+    stop: Sequence[int],
+    *,
+    eps: float,
+    probabilities: Float[Tensor, "head query key"] | None = None,
+    outputs: Float[Tensor, "head query value_width"] | None = None,
+    output_weight: Float[Tensor, "head value_width width"] | None = None,
+) -> RowSums:
+    """|| a_eff,i ||^2 of every row and the effective mass that every key receives, without a query x key matrix of them.
+
+    Arguments as in `effective_attention`. With y_i = (V_S^T V_S)^+ o_i: || a_eff,i ||^2 = y_i . o_i, and key j receives
+    v_j . (sum of y_i over the rows that see j), a difference of cumulative sums. Linear in the number of keys.
+    """
+    given = probabilities if probabilities is not None else _needed(outputs)
+    heads, queries, keys = given.shape[0], given.shape[1], values.shape[1]
+    norms = torch.zeros(heads, queries, dtype=torch.float64, device=given.device)
+    received = torch.zeros(heads, keys, dtype=torch.float64, device=given.device)
+    exact = torch.zeros(heads, queries, dtype=torch.bool, device=given.device)
+    first, last = (torch.tensor(bound, device=given.device) for bound in (start, stop))
+    worst = 1.0
+    for reading in _readings(values, probabilities, outputs, output_weight, row_sum=False):
+        shape = (len(reading.values), -1)
+        norm, mass, whole = (all_[reading.heads].unflatten(0, shape) for all_ in (norms, received, exact))
+        width = reading.values.shape[-1]
+        steps = torch.zeros(*norm.shape[:2], keys + 1, width, dtype=torch.float64, device=given.device)
+        for piece in pieces(reading, start, stop, eps):
+            worst = max(worst, piece.condition)
+            norm[piece.kv, :, piece.queries] = piece.norm_squared
+            whole[piece.kv, :, piece.queries] = piece.exact
+            weights = piece.weights.double()
+            if piece.seen is not None:
+                step = torch.zeros(len(piece.kv), *steps.shape[1:], dtype=torch.float64, device=given.device)
+                step.index_add_(2, first[piece.queries], weights).index_add_(2, last[piece.queries], -weights)
+                steps.index_add_(0, piece.kv, step)
+                continue
+            total = weights.sum(2)
+            if piece.basis is not None:
+                total = total @ piece.basis.mT
+            mass[piece.kv, :, piece.keys] += total
+        mass += torch.einsum("kgjw,kjw->kgj", steps.cumsum(2)[:, :, :-1], reading.values)
+    return RowSums(norms, received, exact, worst)
+
+
+def _fill(target: Tensor, piece: Piece, at: int) -> None:
+    """Write one value head's part of a piece: [group, query, key]."""
+    weights = piece.weights[at]
+    if piece.basis is None:
+        target.copy_(weights)
+    elif piece.seen is None:  # an orthonormal basis may be rounded before the product
+        torch.matmul(weights.to(target.dtype), piece.basis[at].mT.to(target.dtype), out=target)
+    else:  # the values may not: their weights can be large and cancel
+        target.copy_((weights @ piece.basis[at].mT) * piece.seen)
+
+
+def _working(outputs: Tensor) -> Tensor:
+    return outputs.to(torch.promote_types(outputs.dtype, torch.float32))
+
+
+def _needed(outputs: Tensor | None) -> Tensor:
+    if outputs is None:
+        raise TypeError("effective attention needs the probabilities or the outputs")
+    return outputs
+
+
+def _readings(
+    values: Tensor, probabilities: Tensor | None, outputs: Tensor | None, weight: Tensor | None, *, row_sum: bool
+) -> list[Reading]:
+    """One Reading for the layer; one for each query head where some output projection lacks full row rank."""
+    grouped_p = None if probabilities is None else probabilities.unflatten(0, (len(values), -1))
+    grouped_o = None if outputs is None or probabilities is not None else _working(outputs).unflatten(0, (len(values), -1))
+    heads = len(_needed(probabilities if outputs is None else outputs))
+    whole = Reading(slice(0, heads), values.double(), grouped_o, grouped_p)
+    directions = [None] if weight is None else read_directions(weight)
+    readings = [whole]
+    if any(direction is not None for direction in directions):
+        readings = [_one_head(whole, head, direction) for head, direction in enumerate(directions)]
+    return [_with_row_sum(reading) for reading in readings] if row_sum else readings
+
+
+def _one_head(whole: Reading, head: int, direction: Tensor | None) -> Reading:
+    kv, member = divmod(head, whole.heads.stop // len(whole.values))
+    rotate = torch.eye(whole.values.shape[-1], dtype=torch.float64, device=whole.values.device) if direction is None else direction
+    p = None if whole.probabilities is None else whole.probabilities[kv : kv + 1, member : member + 1]
+    o = None if whole.outputs is None else whole.outputs[kv : kv + 1, member : member + 1].double() @ rotate
+    return Reading(slice(head, head + 1), whole.values[kv : kv + 1] @ rotate, o, p)
+
+
+def _with_row_sum(reading: Reading) -> Reading:
+    """[V, c 1] in place of V. Outputs recorded without probabilities come from rows that sum to 1."""
+    values, outputs = with_ones(reading.values), reading.outputs
+    if outputs is not None:
+        ones = values[:, None, :1, -1:].expand(*outputs.shape[:3], 1)
+        outputs = torch.cat([outputs.double(), ones], -1)
+    return Reading(reading.heads, values, outputs, reading.probabilities)

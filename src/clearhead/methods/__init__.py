@@ -1,0 +1,1 @@
+"""One method a file; `registry.py` finds them."""

@@ -1,0 +1,107 @@
+"""The registry of methods: the one list that command line, report, explorer and docs loop over.
+
+A method is one file in this package with one public function under `@method(...)`. Method files do not import torch at
+import time (the mathematics lives in `clearhead.linalg`, which loads on first use), so that the list is read at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
+
+from clearhead.errors import InputError
+
+if TYPE_CHECKING:
+    from clearhead.trace import Trace
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Method:
+    """One method and what is said about it everywhere."""
+
+    name: str
+    function: Callable[..., Any]
+    summary: str
+    paper: str
+    returns: Literal["map", "table"]
+    dims: tuple[str, ...]
+    unit: str
+    laws: tuple[str, ...]
+
+    @property
+    def options(self) -> dict[str, inspect.Parameter]:
+        """The keyword options (name -> parameter with annotation and default), in order."""
+        parameters = inspect.signature(self.function).parameters.values()
+        return {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """Options without a default (such as the layer of an interval)."""
+        return tuple(name for name, p in self.options.items() if p.default is p.empty)
+
+
+_METHODS: dict[str, Method] = {}
+
+
+def method(
+    *, paper: str, dims: tuple[str, ...], unit: str, laws: tuple[str, ...] = (), returns: Literal["map", "table"] = "map"
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Register a function as the method of its own name. Its docstring's first line is the summary.
+
+    `laws` names the invariants that the contract tests check: "rows sum to 1", "causal", "idempotent", ...
+    """
+
+    def register(function: Callable[P, R]) -> Callable[P, R]:
+        summary = (inspect.getdoc(function) or "").partition("\n")[0].rstrip(".")
+        _METHODS[function.__name__] = Method(function.__name__, function, summary, paper, returns, dims, unit, laws)
+        return function
+
+    return register
+
+
+def methods() -> dict[str, Method]:
+    """All methods by name, in alphabetical order."""
+    package = importlib.import_module("clearhead.methods")
+    for module in pkgutil.iter_modules(package.__path__):
+        if module.name != "registry":
+            importlib.import_module(f"clearhead.methods.{module.name}")
+    return dict(sorted(_METHODS.items()))
+
+
+def find(name: str) -> Method:
+    """The method of that name. Errors: InputError naming the nearest."""
+    known = methods()
+    if name not in known:
+        near = get_close_matches(name, known, n=1)
+        raise InputError(
+            f"No method named {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""), allowed=", ".join(known)
+        )
+    return known[name]
+
+
+def origin_of(trace: Trace, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The `meta` of a method's result: method, options, paper; model and versions; hash of the text; proof of the trace.
+
+    `name` is that of a registered method. A `seed` among the options also stands by itself.
+    """
+    tokens, proof = trace.tokens, trace.proof
+    text = tokens.text if tokens.pair is None else f"{tokens.text}\0{tokens.pair}"
+    return {
+        "method": name,
+        "options": dict(options),
+        "paper": _METHODS[name].paper,
+        **trace.model.origin,
+        "capture": trace.capture,
+        "text_sha256": hashlib.sha256(text.encode()).hexdigest(),
+        "proof": {"kind": proof.kind, "worst": proof.worst, "tolerance": proof.tolerance, "precision": proof.precision},
+        **({"seed": options["seed"]} if "seed" in options else {}),
+    }

@@ -1,0 +1,1 @@
+"""Model families, loading, capture and proof: the only code that touches transformers."""

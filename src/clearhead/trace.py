@@ -1,0 +1,178 @@
+"""One captured forward pass, and what may be asked of the model behind it.
+
+A `Trace` is what `Model.trace` returns: tokens, and for each part of the model (encoder, decoder, cross) the layers and
+hidden states as the model itself computed them, with the proof of it. Methods read a Trace; those that must run the
+model again see it through the `Runner` protocol below.
+
+Counting: *layer* 0..L-1 is a block; *depth* 0..L a state between blocks (0 = what the first block reads, depth l+1 = the
+state after block l, before any final norm).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from clearhead.errors import InputError, NotDefined
+from clearhead.tokens import Tokens
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Capture = Literal["full", "outputs"]
+Embedding = Literal["output", "sum"]
+
+SITES: dict[str, tuple[tuple[str, ...], str]] = {
+    "query": (("head", "query", "width"), "query vectors as the attention reads them (after rotary positions)"),
+    "key": (("kv_head", "key", "width"), "key vectors as the attention reads them, before groups are repeated"),
+    "value": (("kv_head", "key", "value_width"), "value vectors, value bias included, before groups are repeated"),
+    "probabilities": (("head", "query", "key"), "attention weights as multiplied with the values"),
+    "head_output": (("head", "query", "value_width"), "weighted sums of values, before the output projection"),
+    "norm_squared": (("head", "query"), "squared Euclidean norm of each row of attention weights"),
+    "hidden": (("depth", "query", "width"), "states between blocks"),
+}
+"""The one vocabulary of what a capture records: name -> (dims, meaning)."""
+
+EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+"""Machine epsilon of each precision."""
+
+
+class Runner(Protocol):
+    """The model behind a Trace, as methods may see it."""
+
+    @property
+    def origin(self) -> Mapping[str, Any]:
+        """Name, revision, dtype and library versions, for the `meta` of a Map."""
+        ...
+
+    def output_weight(self, layer: int, part: str | None = None) -> Tensor:
+        """W_O of one layer as [head, value_width, width], so that the attention output is sum_h head_output_h @ W_O_h + b_O."""
+        ...
+
+    def output_bias(self, layer: int, part: str | None = None) -> Tensor | None:
+        """b_O of one layer [width], or None where the projection has no bias."""
+        ...
+
+    def from_embedding(self, trace: Trace, embedding: Embedding) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """(x, f): the token vectors x [query, width] where they enter the model, and the differentiable function
+        f(x) = hidden states [layer, query, width] after every block. f admits forward and reverse mode and `vmap`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Visible:
+    """Which keys each query may see: the interval [start, stop) of key positions, one a query.
+
+    Holds every mask followed here: bidirectional, causal, sliding window, prefix.
+    """
+
+    start: tuple[int, ...]
+    stop: tuple[int, ...]
+    keys: int
+
+    @property
+    def everything(self) -> bool:
+        """True where every query sees every key."""
+        return not any(self.start) and all(stop == self.keys for stop in self.stop)
+
+    def mask(self, device: object = "cpu") -> Tensor:
+        """[query, key] booleans, True where the query may see the key."""
+        import torch
+
+        key = torch.arange(self.keys, device=device)  # pyright: ignore[reportArgumentType, reportCallIssue]
+        start, stop = (torch.tensor(bound, device=key.device)[:, None] for bound in (self.start, self.stop))
+        return (key >= start) & (key < stop)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What one attention layer did, as captured. Shapes in `SITES`; tensors in the model's own dtype and device."""
+
+    value: Tensor
+    head_output: Tensor
+    visible: Visible
+    query: Tensor | None = None
+    key: Tensor | None = None
+    probabilities: Tensor | None = None
+    norm_squared: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Part:
+    """One stack of attention layers: "encoder", "decoder" or "cross"."""
+
+    name: str
+    queries: Tokens
+    keys: Tokens
+    layers: tuple[Layer, ...]
+    hidden: Tensor
+    """[depth, query, width]: depth 0 is what the first block reads, before any final norm at the end."""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """How exactly the capture agrees with the model's own output.
+
+    `rebuilt`: per layer, || P V W_O + b_O - own || / || own ||, from the captured probabilities and values.
+    `compared`: per depth, the same between the captured hidden states and those of an untouched forward pass in the
+    model's own attention; None where this situation of the model was compared before (`situation` names it).
+    """
+
+    kind: Literal["rebuilt", "rebuilt and compared"]
+    precision: str
+    tolerance: float
+    rebuilt: tuple[float, ...]
+    row_sum_error: tuple[float, ...]
+    compared: tuple[float, ...] | None
+    calls: int
+    situation: str
+
+    @property
+    def worst(self) -> float:
+        """The largest relative error of any layer, rebuilt or compared."""
+        return max(self.rebuilt + (self.compared or ()))
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One captured, proven forward pass of one text."""
+
+    model: Runner
+    tokens: Tokens
+    parts: Mapping[str, Part]
+    inputs: Mapping[str, Tensor]
+    """What the model was called with for this text alone (batch of one, no padding)."""
+    proof: Proof
+    capture: Capture = "full"
+    warnings: tuple[str, ...] = field(default=())
+
+    def part(self, name: str | None = None) -> Part:
+        """A part by name; without a name, the only one. Errors: InputError for a part that is not there."""
+        if name is None:
+            if len(self.parts) == 1:
+                return next(iter(self.parts.values()))
+            raise InputError("trace.part: this trace has several parts", got="no name", allowed=", ".join(self.parts))
+        if name not in self.parts:
+            raise InputError("trace.part: no such part", got=repr(name), allowed=", ".join(self.parts))
+        return self.parts[name]
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        return self.part().layers
+
+    @property
+    def hidden(self) -> Tensor:
+        """[depth, query, width]."""
+        return self.part().hidden
+
+    @property
+    def precision(self) -> str:
+        """The lowest precision on the path: "float64", "float32", "float16" or "bfloat16"."""
+        return self.proof.precision
+
+    @property
+    def eps(self) -> float:
+        """Machine epsilon of `precision`."""
+        return EPS[self.proof.precision]
