@@ -6,10 +6,12 @@ published way in plain torch: T = V H, a full singular value decomposition, A - 
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
-from benchmarks.table import line, median_seconds, row
+from benchmarks.table import median_seconds, row
 from clearhead import linalg
 
 HEADS, WIDTH, MODEL = 12, 64, 768
@@ -49,31 +51,59 @@ def by_row_svd(attention: Tensor, values: Tensor) -> Tensor:
     return effective
 
 
+def against_svd(tokens: int) -> None:
+    """From values and head outputs, the check of the output projection's rank included."""
+    attention, values, outputs, weight = layer(tokens)
+    ours = partial(
+        linalg.effective_attention,
+        values,
+        [0] * tokens,
+        [tokens] * tokens,
+        eps=EPS,
+        outputs=outputs,
+        output_weight=weight,
+    )
+    theirs = partial(by_full_svd, attention, values, weight)
+    difference = float((ours()[0] - theirs()).abs().max())
+    what = f"effective attention against a full SVD a head, n = {tokens} (largest difference {difference:.0e})"
+    row(what, median_seconds(ours, 15), median_seconds(theirs, 3), at_least=40)
+
+
+def against_product(tokens: int, *, promised: float | None) -> None:
+    """Against A V, and against its limit: what must be computed is one product o' V' of n x n x d_v a head."""
+    attention, values, outputs, weight = layer(tokens)
+    bounds = [0] * tokens, [tokens] * tokens
+    product = median_seconds(lambda: attention @ values, 15)
+    limit = median_seconds(lambda: outputs @ values.mT, 15)
+    from_outputs = partial(linalg.effective_attention, values, *bounds, eps=EPS, outputs=outputs, output_weight=weight)
+    from_attention = partial(
+        linalg.effective_attention, values, *bounds, eps=EPS, probabilities=attention, output_weight=weight
+    )
+    for start, ours in (("head outputs", from_outputs), ("attention", from_attention)):
+        seconds = median_seconds(ours, 15)
+        row(f"effective attention from {start} against A V, n = {tokens}", seconds, product, at_most=promised)
+        row("its limit, one n x n x d_v product a head", seconds, limit)
+    assert torch.allclose(from_outputs()[0], from_attention()[0], atol=1e-5)
+
+
+def causal(tokens: int) -> None:
+    """Each row sees other keys."""
+    attention, values, _, weight = layer(tokens, causal=True)
+    bounds = [0] * tokens, list(range(1, tokens + 1))
+    ours = partial(linalg.effective_attention, values, *bounds, eps=EPS, probabilities=attention, output_weight=weight)
+    theirs = partial(by_row_svd, attention, values)
+    difference = float((ours()[0] - theirs()).abs().max())
+    what = f"causal effective attention against an SVD a row, n = {tokens} (largest difference {difference:.0e})"
+    row(what, median_seconds(ours), median_seconds(theirs, 1), at_least=1)
+
+
 def main() -> None:
     torch.set_num_threads(1)
-    for tokens in (256, 1024):
-        attention, values, outputs, weight = layer(tokens)
-        bounds = [0] * tokens, [tokens] * tokens
-        ours = lambda: linalg.effective_attention(values, *bounds, eps=EPS, outputs=outputs, output_weight=weight)  # noqa: B023, E731
-        slow = lambda: by_full_svd(attention, values, weight)  # noqa: B023, E731
-        difference = float((ours()[0] - slow()).abs().max())
-        row(f"effective attention, n = {tokens} (largest difference {difference:.0e})", median_seconds(ours, 9), median_seconds(slow, 3), at_least=40)
-    for tokens in (512, 1024):
-        attention, values, outputs, weight = layer(tokens)
-        bounds = [0] * tokens, [tokens] * tokens
-        product = median_seconds(lambda: attention @ values, 15)  # noqa: B023
-        limit = median_seconds(lambda: outputs @ values.mT, 15)  # noqa: B023
-        promised = 4 if tokens == 512 else None
-        for start, given in (("head outputs", {"outputs": outputs}), ("attention", {"probabilities": attention})):
-            ours = median_seconds(lambda: linalg.effective_attention(values, *bounds, eps=EPS, output_weight=weight, **given), 15)  # noqa: B023
-            row(f"effective attention from {start} against A V, n = {tokens}", ours, product, at_most=promised if start == "head outputs" else None)
-            line(f"the same against its limit, one n x n x d_v product a head", f"{ours:.3g} s", f"{limit:.3g} s", f"{ours / limit:.2f}x", "", True)
-    tokens = 256
-    attention, values, outputs, weight = layer(tokens, causal=True)
-    bounds = [0] * tokens, list(range(1, tokens + 1))
-    ours = lambda: linalg.effective_attention(values, *bounds, eps=EPS, probabilities=attention, output_weight=weight)  # noqa: E731
-    difference = float((ours()[0] - by_row_svd(attention, values)).abs().max())
-    row(f"causal effective attention, n = {tokens}, against an SVD a row (largest difference {difference:.0e})", median_seconds(ours), median_seconds(lambda: by_row_svd(attention, values), 1))
+    against_svd(256)
+    against_svd(1024)
+    against_product(512, promised=4)
+    against_product(1024, promised=None)
+    causal(256)
 
 
 if __name__ == "__main__":

@@ -35,9 +35,10 @@ def methods_page() -> str:
 def command_line_page() -> str:
     """docs/command-line.md: the help of every command, as it prints itself."""
     os.environ.update(TERMINAL_WIDTH="100", COLUMNS="100", NO_COLOR="1", TERM="dumb")
-    from clearhead.cli import app
     from typer.main import get_command
     from typer.testing import CliRunner
+
+    from clearhead.cli import app
 
     names = list(getattr(get_command(app), "commands", {}))
     parts = [GENERATED, "# Command line\n"]

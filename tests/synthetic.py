@@ -40,7 +40,7 @@ def tokens_of(words: Sequence[str]) -> Tokens:
 
 def findings(
     tokens: int = 24, layers: int = 4, heads: int = 6, width: int = 8, *, words: Sequence[str] = (), causal: bool = False,
-    contribution: bool = True, seed: int = 0,
+    contribution: bool = True, sharp: float = 1.5, seed: int = 0,
 ) -> Findings:  # fmt: skip
     """Random attention over random values of a width, projected for real."""
     rng = np.random.default_rng(seed)
@@ -51,7 +51,7 @@ def findings(
     position = np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
     for layer in range(layers):
         for head in range(heads):
-            logits = 1.5 * rng.standard_normal((n, n)) - 0.4 * (head % 3) * position + 3.0 * layer / layers * (np.arange(n) == n - 1)
+            logits = sharp * rng.standard_normal((n, n)) - 0.4 * (head % 3) * position + 3.0 * layer / layers * (np.arange(n) == n - 1)
             if causal:
                 logits[np.triu_indices(n, 1)] = -np.inf
             raw[layer, head] = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)

@@ -21,8 +21,7 @@ DEMO_TEXT = """\
 For eleven years the lighthouse keeper wrote down the weather twice a day, and nobody read a line of it. Then the harbour \
 was to be made deeper, and an engineer came up the stairs to ask how often the north wind had closed the old channel. The \
 keeper put nine books on the table. They argued until dark about a storm that one of them remembered and the other had \
-measured, and in the end the books were right: it had been the wind from the east, not the one they both blamed. The new \
-wall stands where she told him to build it."""
+measured, and the books were right: it had been the wind from the east. The new wall stands where she told him to build it."""
 
 ClickException = typer.BadParameter.__mro__[2]
 """What the command line itself raises: of click, or of typer's own copy of it, by typer's version."""

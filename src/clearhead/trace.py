@@ -10,7 +10,7 @@ state after block l, before any final norm).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -77,12 +77,15 @@ class Visible:
         """True where every query sees every key."""
         return not any(self.start) and all(stop == self.keys for stop in self.stop)
 
-    def mask(self, device: object = "cpu") -> Tensor:
-        """[query, key] booleans, True where the query may see the key."""
+    def mask(self, device: object = "cpu", rows: Sequence[int] | None = None) -> Tensor:
+        """[query, key] booleans, True where the query may see the key; of all queries or of some."""
         import torch
 
         key = torch.arange(self.keys, device=device)  # pyright: ignore[reportArgumentType, reportCallIssue]
-        start, stop = (torch.tensor(bound, device=key.device)[:, None] for bound in (self.start, self.stop))
+        chosen = range(len(self.start)) if rows is None else rows
+        start, stop = (
+            torch.tensor([bound[row] for row in chosen], device=key.device)[:, None] for bound in (self.start, self.stop)
+        )
         return (key >= start) & (key < stop)
 
 

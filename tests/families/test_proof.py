@@ -171,7 +171,7 @@ def test_the_model_is_left_as_it_was(family: str, during: str) -> None:
         x, f = model.from_embedding(trace)
         torch.func.jvp(f, (x,), (torch.ones_like(x),))
     if during == "error":
-        handle = model.layer_module(1).register_forward_pre_hook(raise_error)
+        handle = model.layer_modules()[1].register_forward_pre_hook(raise_error)
         for run in (lambda: model.trace(tiny.words(6)), lambda: model.from_embedding(trace)[1](trace.hidden[0])):
             with pytest.raises(ArithmeticError):
                 run()

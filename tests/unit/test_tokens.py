@@ -16,7 +16,7 @@ ADDED = ("[CLS]", "[SEP]", "<bos>")
 
 
 def made(text: str, pieces: Sequence[str], offsets: Sequence[tuple[int, int]], pair: str | None = None) -> Tokens:
-    """Tokens of `text`; pieces in `ADDED` with offsets (0, 0) are the template's; after the first [SEP] comes the pair."""
+    """Tokens of `text`; pieces in `ADDED` at (0, 0) are the template's; after the first [SEP] comes the pair."""
     template = [piece in ADDED and offset == (0, 0) for piece, offset in zip(pieces, offsets, strict=True)]
     ends = [i for i, piece in enumerate(pieces) if piece == "[SEP]" and template[i]]
     segments = [int(pair is not None and i > ends[0]) for i in range(len(pieces))]
@@ -170,7 +170,7 @@ def test_what_does_not_rebuild_the_text_is_refused(
 
 
 def test_a_lost_character_of_the_pair_is_named_as_the_pairs() -> None:
-    with pytest.raises(InputError, match="pair: the tokenizer has no piece for character 1, 'y'"):
+    with pytest.raises(InputError, match=r"pair: the tokenizer has no piece for character 1, 'y'"):
         made("a", ["[CLS]", "a", "[SEP]", "x", "[SEP]"], [(0, 0), (0, 1), (0, 0), (0, 1), (0, 0)], pair="xy")
 
 
@@ -194,7 +194,7 @@ def test_characters_that_normalisers_take_need_no_piece(
 
 
 def test_fields_of_different_length_are_refused() -> None:
-    with pytest.raises(InputError, match="one entry a token; got {'pieces': 1, 'spans': 2"):
+    with pytest.raises(InputError, match=r"one entry a token; got {'pieces': 1, 'spans': 2"):
         Tokens("a", None, None, ("a",), ((0, 1), None), (0,), ("text",))
     with pytest.raises(InputError, match="segment of token 0; got 1"):
         Tokens("a", None, None, ("a",), ((0, 1),), (1,), ("text",))

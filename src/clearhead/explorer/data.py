@@ -12,7 +12,7 @@ import numpy as np
 
 from clearhead import __version__
 from clearhead.explorer.findings import Findings
-from clearhead.explorer.packing import pack, text_size
+from clearhead.explorer.packing import magnitude, pack, text_size
 from clearhead.explorer.verdicts import farthest, not_own, own_share, scientific, verdicts
 from clearhead.maps import Map
 from clearhead.methods.registry import find
@@ -40,11 +40,9 @@ def payload(findings: Findings) -> dict[str, Any]:
     trace = findings.trace
     origin = dict(trace.model.origin)
     layers, heads, n, _ = findings.raw.values.shape
-    notices = [f"Warning of the trace: {text}" for text in trace.warnings]
+    notices = [*(f"Warning of the trace: {text}" for text in trace.warnings), *findings.notices]
     contribution = None if findings.contribution is None else contribution_of(findings.contribution)
     attention = attention_of(findings, BUDGET - packed_size(contribution), notices)
-    if contribution is None:
-        notices.append("Contributions were left out of this report (0 probes).")
     texts = [trace.tokens.text] + ([] if trace.tokens.pair is None else [trace.tokens.pair])
     line = f"{origin['model']} · {origin['family']} · {layers} layers of {heads} heads · {n} tokens · {origin['dtype']}"
     return {
@@ -111,10 +109,12 @@ def attention_of(findings: Findings, budget: int, notices: list[str]) -> dict[st
 
 
 def pack_both(raw: np.ndarray, effective: np.ndarray, budget: int) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """Both maps with the same number of bits; None where 8 bits need more than the budget."""
+    """Both maps with the same bits and steps (where they are equal, their difference is 0); None where 8 bits need more
+    than the budget."""
+    largest = np.maximum(magnitude(raw), magnitude(effective))
     for bits, limit in ((16, min(FINE, budget)), (8, budget)):
-        first = pack(raw, bits, limit=limit)
-        second = first and pack(effective, bits, signed=True, limit=limit - text_size(first))
+        first = pack(raw, bits, largest=largest, limit=limit)
+        second = first and pack(effective, bits, largest=largest, limit=limit - text_size(first))
         if first and second:
             return first, second
     return None
@@ -141,11 +141,12 @@ def packed_size(contribution: dict[str, Any] | None) -> int:
 
 
 def start_of(findings: Findings) -> dict[str, int]:
-    """What is selected at first: the row that can move farthest, else the middle layer's first text token."""
-    if findings.moved:
-        where = farthest(findings.moved).meta["options"]
-        return {name: where[name] for name in ("layer", "head", "query")}
+    """What is selected at first: the row of a text token that can move farthest, else the middle layer's first text token."""
     origins = findings.trace.tokens.origin
+    moved = [one for one in findings.moved if origins[one.meta["options"]["query"]] == "text"] or findings.moved
+    if moved:
+        where = farthest(moved).meta["options"]
+        return {name: where[name] for name in ("layer", "head", "query")}
     return {"layer": findings.raw.values.shape[0] // 2, "head": 0, "query": origins.index("text") if "text" in origins else 0}
 
 
@@ -166,6 +167,8 @@ def certificate_of(findings: Findings) -> dict[str, Any]:
     columns = {name: table[name].tolist() for name in ("layer", "head", "verdict")}
     columns["null_space_share"] = [findings.null_share[place] for place in zip(table["layer"], table["head"], strict=True)]
     columns |= {name: column.tolist() for name, column in table.columns.items() if name not in columns}
+    if columns.get("kv_head") == columns["head"]:
+        del columns["kv_head"]  # no groups: it says nothing
     return {"columns": columns, "about": {**table.about, "null_space_share": "||A - A_eff||^2 / ||A||^2 over all queries of the head"}}
 
 
@@ -182,7 +185,7 @@ def null_curve(findings: Findings) -> dict[str, Any]:
         "title": "Attention without effect",
         "note": "Null-space share of the heads of a layer: the median head, the band from the least to the largest.",
         "axis": "in layer",
-        "from_zero": True,
+        "top": 1.0,
         "series": [{"name": "null-space share", "values": np.median(shares, axis=1).tolist(), "low": shares.min(axis=1).tolist(), "high": shares.max(axis=1).tolist()}],
     }
 
@@ -200,7 +203,7 @@ def identity_curves(findings: Findings) -> dict[str, Any]:
             " Own contribution: median over the tokens, the band from the first to the third quartile. "
             "Not own largest: tokens to which another token contributes more than their own input."
         )
-    return {"title": "Identity", "note": note, "axis": "after layer", "from_zero": True, "series": series}
+    return {"title": "Identity", "note": note, "axis": "after layer", "top": 1.0, "series": series}
 
 
 def distance_curves(contribution: Map) -> list[dict[str, Any]]:

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from clearhead.maps import Map, Table
     from clearhead.trace import Trace
 
-HEADS_A_LAYER = 2
-"""Rows examined by `farthest_attention` in each layer: one in each of the heads with the largest null-space share."""
+WORK = 5e10
+"""What the contributions of a report may cost by default, as probes * tokens^2 * layers * width^2: about 40 s on one core."""
+PATIENCE = 10
+"""How many times `WORK` two probes may cost; beyond, contributions are left out unless asked for."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class Findings:
     """What `farthest_attention` found, one row each."""
     rows_planned: int
     """Rows that were to be examined for `moved`; fewer were where the time ran out."""
+    notices: tuple[str, ...] = ()
+    """What was left out, and why."""
 
     @property
     def null_share(self) -> np.ndarray:
@@ -55,10 +59,12 @@ def share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
     return np.divide(part, whole, out=np.zeros_like(part), where=whole > 0)
 
 
-def probes_for(tokens: int) -> int:
-    """Probes a token for the contributions of a report: 16 up to 100 tokens, then fewer, so that the time stays near
-    that of 100 tokens (the work grows with the square of the length); never fewer than the 2 that an error needs."""
-    return max(2, min(16, 160_000 // tokens**2))
+def probes_for(trace: Trace) -> int:
+    """Probes a token for the contributions of a report: 16 where `WORK` allows, fewer for longer texts and larger models,
+    never fewer than the 2 that an error needs; 0 where those would cost more than `PATIENCE` times `WORK`."""
+    depths, tokens, width = trace.hidden.shape
+    one = tokens**2 * (depths - 1) * width**2
+    return 0 if 2 * one > PATIENCE * WORK else max(2, min(16, width, int(WORK // one)))
 
 
 def analyse(
@@ -78,9 +84,10 @@ def analyse(
     raw, effective = call("effective_attention", trace, part="raw"), call("effective_attention", trace)
     certificate = call("attention_identifiability", trace)
     contribution = None
-    if probes != 0:
-        progress("contributions")
-        contribution = call("hidden_token_attribution", trace, probes=probes or probes_for(len(trace.tokens)), seed=seed)
+    used = probes_for(trace) if probes is None else probes
+    if used:
+        progress(f"contributions, from {used} probes a token")
+        contribution = call("hidden_token_attribution", trace, probes=used, seed=seed)
     naive = call("token_identifiability_naive", trace)
     rows = rows_to_move(raw.values, effective.values, certificate)
     if rows:
@@ -91,7 +98,9 @@ def analyse(
         if moved and time.monotonic() > until:
             break
         moved.append(call("farthest_attention", trace, layer=layer, head=head, query=query, seed=seed))
-    return Findings(trace, raw, effective, certificate, naive, contribution, tuple(moved), len(rows))
+    why = "as asked (0 probes)" if probes == 0 else "this text and model would take very long (--probes 2 computes them)"
+    notices = () if used else (f"Contributions are left out: {why}.",)
+    return Findings(trace, raw, effective, certificate, naive, contribution, tuple(moved), len(rows), notices)
 
 
 def call(name: str, trace: Trace, **options: Any) -> Any:
@@ -100,16 +109,17 @@ def call(name: str, trace: Trace, **options: Any) -> Any:
 
 
 def rows_to_move(raw: np.ndarray, effective: np.ndarray, certificate: Table) -> list[tuple[int, int, int]]:
-    """(layer, head, query): in each layer, the least determined row of each of the `HEADS_A_LAYER` heads with the
-    largest null-space share among those that are not identifiable. The head of each layer comes first."""
+    """(layer, head, query) of the row with the largest null-space share of each head that is not identifiable.
+
+    Ordered so that a cut leaves all layers: of each layer the head with the largest share, then of each the next ...
+    """
     null = np.einsum("lhqk,lhqk->lhq", raw - effective, raw - effective, dtype=np.float64)
     total = np.einsum("lhqk,lhqk->lhq", raw, raw, dtype=np.float64)
     row_share, head_share = share(null, total), share(null.sum(axis=2), total.sum(axis=2))
     free = np.zeros(head_share.shape, bool)
     free[certificate["layer"], certificate["head"]] = certificate["verdict"] == "not identifiable"
-    rounds: list[list[tuple[int, int, int]]] = [[] for _ in range(HEADS_A_LAYER)]
+    rows: list[tuple[int, int, int, int]] = []
     for layer in range(len(head_share)):
         order = [int(head) for head in np.argsort(-head_share[layer], kind="stable") if free[layer, head]]
-        for place, head in enumerate(order[:HEADS_A_LAYER]):
-            rounds[place].append((layer, head, int(row_share[layer, head].argmax())))
-    return [row for one in rounds for row in one]
+        rows += [(place, layer, head, int(row_share[layer, head].argmax())) for place, head in enumerate(order)]
+    return [row[1:] for row in sorted(rows)]

@@ -11,15 +11,16 @@ import numpy as np
 Bits = Literal[8, 16]
 
 
-def pack(values: np.ndarray, bits: Bits, *, signed: bool = False, limit: float = float("inf")) -> dict[str, Any] | None:
+def pack(values: np.ndarray, bits: Bits, *, largest: np.ndarray | None = None, limit: float = float("inf")) -> dict[str, Any] | None:
     """`values` [layer, query, key] or [layer, head, query, key] as integer multiples of a step, one step a layer and head.
 
     value = code * largest / levels, so that every value is within half a step, largest / levels / 2, of the exact one.
-    None where the text would be longer than `limit` characters. Unsigned packing is for values that are never negative.
+    `largest`: what the codes reach up to, by default the largest magnitude of each layer and head; arrays that share it
+    share their steps, so that equal values stay equal. None where the text would be longer than `limit` characters.
     """
-    levels = 2 ** (bits - 1) - 1 if signed else 2**bits - 1
-    kind = np.dtype(f"<{'i' if signed else 'u'}{bits // 8}")
-    largest = np.abs(values).max(axis=(-2, -1))
+    levels = 2 ** (bits - 1) - 1
+    kind = np.dtype(f"<i{bits // 8}")
+    largest = magnitude(values) if largest is None else largest
     steps = np.where(largest > 0, largest, 1.0) / levels
     blocks: list[str] = []
     for layer, step in zip(values, steps, strict=True):
@@ -30,9 +31,13 @@ def pack(values: np.ndarray, bits: Bits, *, signed: bool = False, limit: float =
         if limit < 0:
             return None
     return {
-        "shape": list(values.shape), "bits": bits, "signed": signed, "levels": levels,
-        "largest": largest.tolist(), "blocks": blocks,
+        "shape": list(values.shape), "bits": bits, "levels": levels, "largest": largest.tolist(), "blocks": blocks,
     }  # fmt: skip
+
+
+def magnitude(values: np.ndarray) -> np.ndarray:
+    """Largest magnitude of each layer (and head)."""
+    return np.abs(values).max(axis=(-2, -1))
 
 
 def text_size(packed: dict[str, Any]) -> int:

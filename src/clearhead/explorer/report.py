@@ -60,12 +60,16 @@ def data_in_page(payload: dict[str, Any]) -> str:
 
 
 def script_of() -> str:
-    """The modules as one: their imports of each other dropped, their exports plain."""
-    parts: list[str] = []
-    for name in MODULES:
-        text = re.sub(r"^import .* from \"\./[\w.]+\";\n", "", static(name), flags=re.MULTILINE)
-        parts.append(re.sub(r"^export ", "", text, flags=re.MULTILINE))
-    return "\n" + "\n".join(parts)
+    """All modules in one script, each in a scope of its own, so that no name of one can mean another's."""
+    return "\n" + "\n".join(scoped(name, static(name)) for name in MODULES)
+
+
+def scoped(name: str, text: str) -> str:
+    """An ES module as a constant that holds what it exports; its imports are read from the constants of others."""
+    exports = re.findall(r"^export (?:async )?(?:function|class|const) (\w+)", text, flags=re.MULTILINE)
+    text = re.sub(r'^import (\{.*\}) from "\./(\w+)\.js";$', r"const \1 = $\2;", text, flags=re.MULTILINE)
+    text = re.sub(r"^export ", "", text, flags=re.MULTILINE)
+    return f"const ${name.removesuffix('.js')} = await (async () => {{\n{text}return {{ {', '.join(exports)} }};\n}})();"
 
 
 def digest(text: str) -> str:

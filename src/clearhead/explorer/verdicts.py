@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from clearhead.explorer.findings import HEADS_A_LAYER, Findings
+from clearhead.explorer.findings import Findings
 
 if TYPE_CHECKING:
     from clearhead.maps import Map
@@ -92,8 +92,8 @@ def movable(findings: Findings) -> Verdict:
         f"Up to **{percent(best.meta['total_variation'])} of a row's weight** can move with the same output.",
         "The largest total variation distance, ½ Σ|a − a′|, from a row of attention a to a distribution a′ with the same output "
         f"(relative difference at most {scientific(residual)}) that farthest_attention found in "
-        f"{examined} of {rows:,} rows{cut}: the row with the largest null-space share in each of the {HEADS_A_LAYER} heads a layer "
-        f"with the largest. Found in layer {where['layer']}, head {where['head']}, query {where['query']}; others may move farther.",
+        f"{examined} of {rows:,} rows{cut}: of each head that is not identifiable, the row with the largest null-space share. "
+        f"Found in layer {where['layer']}, head {where['head']}, query {where['query']}; others may move farther.",
     )
 
 

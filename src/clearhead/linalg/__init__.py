@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from clearhead.linalg.jacobian import (
         contributions,
+        disagreement,
         jackknife,
         orthogonal_probes,
         sampled_norms,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "certificate",
     "contributions",
+    "disagreement",
     "effective_attention",
     "effective_row_sums",
     "farthest_weights",
@@ -42,6 +44,7 @@ __all__ = [
 _HOME = {
     "certificate": "rank",
     "contributions": "jacobian",
+    "disagreement": "jacobian",
     "effective_attention": "nullspace",
     "effective_row_sums": "nullspace",
     "farthest_weights": "polytope",

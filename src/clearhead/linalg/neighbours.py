@@ -18,8 +18,8 @@ class Neighbours(NamedTuple):
     """The state is strictly nearer to its own candidate than to every different one: a tie counts against it."""
     nearest: Int[Tensor, "depth token"]
     """Position of the nearest candidate: the own one where `right`, else the first that holds it."""
-    margin: Float[Tensor, "depth token"] | None
-    """Distance to the second nearest minus that to the nearest, among different candidates; None with only one."""
+    margin: Float[Tensor, "depth token"]
+    """Distance to the second nearest minus that to the nearest, among different candidates."""
     alone: Bool[Tensor, "token"]
     """No other position has an identical candidate."""
 
@@ -30,20 +30,21 @@ def nearest_candidates(
     """The nearest candidate of each state, in float64; candidate j is that of token j.
 
     Distance: "cosine" 1 - cos, or "l2" Euclidean. Identical candidates (equal in every bit) are one candidate.
-    Errors: NotDefined for a cosine of a zero vector.
+    Errors: NotDefined for a cosine of a zero vector, or where all candidates are identical.
     """
     different, own = torch.unique(candidates, dim=0, return_inverse=True)
+    if len(different) == 1:
+        raise NotDefined("Nearest token vector: all tokens of the text have the same one", got=f"{len(own)} tokens")
     far = distances(states.double(), different.double(), distance)
     at_own = own.expand(len(states), -1)[..., None]
     mine = far.gather(-1, at_own).squeeze(-1)
     others = far.scatter(-1, at_own, torch.inf)
-    first = (own == torch.arange(len(different), device=own.device)[:, None]).int().argmax(-1)
+    holder = (own == torch.arange(len(different), device=own.device)[:, None]).int().argmax(-1)
     right = mine < others.amin(-1)
     position = torch.arange(len(own), device=own.device)
-    nearest = torch.where(right, position, first[others.argmin(-1)])
-    two = far.sort(-1).values[..., :2]
-    margin = two[..., 1] - two[..., 0] if len(different) > 1 else None
-    return Neighbours(right, nearest, margin, own.bincount()[own] == 1)
+    nearest = torch.where(right, position, holder[others.argmin(-1)])
+    first_two = far.sort(-1).values[..., :2]
+    return Neighbours(right, nearest, first_two.diff(dim=-1).squeeze(-1), own.bincount()[own] == 1)
 
 
 def distances(

@@ -13,12 +13,14 @@ How it is solved, row by row or block by block, is in `row_blocks`.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from clearhead.linalg.rank import read_directions, with_ones
-from clearhead.linalg.row_blocks import Piece, Reading, pieces
+from clearhead.linalg.row_blocks import pieces
+from clearhead.linalg.rows import Piece, Reading
 
 
 @dataclass(frozen=True)
@@ -53,14 +55,13 @@ def effective_attention(
     """
     given = probabilities if probabilities is not None else _needed(outputs)
     dtype = torch.promote_types(given.dtype, torch.float32)
-    result = torch.zeros(given.shape[0], given.shape[1], values.shape[1], dtype=dtype, device=given.device)
+    result = _zeros((given.shape[0], given.shape[1], values.shape[1]), dtype, given.device)
     worst = 1.0
     for reading in _readings(values, probabilities, outputs, output_weight, row_sum=row_sum):
         target = result[reading.heads].unflatten(0, (len(reading.values), -1))
         for piece in pieces(reading, start, stop, eps):
             worst = max(worst, piece.condition)
-            for at, kv in enumerate(piece.kv.tolist()):
-                _fill(target[kv, :, piece.queries, piece.keys], piece, at)
+            _fill(target[:, :, piece.rows.block.queries, piece.rows.block.union], piece)
     return result, worst
 
 
@@ -84,44 +85,55 @@ def effective_row_sums(
     norms = torch.zeros(heads, queries, dtype=torch.float64, device=given.device)
     received = torch.zeros(heads, keys, dtype=torch.float64, device=given.device)
     exact = torch.zeros(heads, queries, dtype=torch.bool, device=given.device)
-    first, last = (torch.tensor(bound, device=given.device) for bound in (start, stop))
     worst = 1.0
     for reading in _readings(values, probabilities, outputs, output_weight, row_sum=False):
         shape = (len(reading.values), -1)
-        norm, mass, whole = (all_[reading.heads].unflatten(0, shape) for all_ in (norms, received, exact))
-        width = reading.values.shape[-1]
-        steps = torch.zeros(*norm.shape[:2], keys + 1, width, dtype=torch.float64, device=given.device)
+        norm, mass, whole = (every[reading.heads].unflatten(0, shape) for every in (norms, received, exact))
+        steps = mass.new_zeros(*mass.shape[:2], keys + 1, reading.values.shape[-1])
         for piece in pieces(reading, start, stop, eps):
             worst = max(worst, piece.condition)
-            norm[piece.kv, :, piece.queries] = piece.norm_squared
-            whole[piece.kv, :, piece.queries] = piece.exact
-            weights = piece.weights.double()
+            kv, block = piece.rows.kv, piece.rows.block
+            norm[kv, :, block.queries] = piece.norm_squared
+            whole[kv, :, block.queries] = piece.exact
             if piece.seen is not None:
-                step = torch.zeros(len(piece.kv), *steps.shape[1:], dtype=torch.float64, device=given.device)
-                step.index_add_(2, first[piece.queries], weights).index_add_(2, last[piece.queries], -weights)
-                steps.index_add_(0, piece.kv, step)
+                _add_steps(steps, piece)
                 continue
-            total = weights.sum(2)
-            if piece.basis is not None:
-                total = total @ piece.basis.mT
-            mass[piece.kv, :, piece.keys] += total
+            total = piece.weights.sum(2, dtype=torch.float64)
+            mass[kv, :, block.union] += total if piece.basis is None else total @ piece.basis.mT
         mass += torch.einsum("kgjw,kjw->kgj", steps.cumsum(2)[:, :, :-1], reading.values)
     return RowSums(norms, received, exact, worst)
 
 
-def _fill(target: Tensor, piece: Piece, at: int) -> None:
-    """Write one value head's part of a piece: [group, query, key]."""
-    weights = piece.weights[at]
-    if piece.basis is None:
-        target.copy_(weights)
-    elif piece.seen is None:  # an orthonormal basis may be rounded before the product
-        torch.matmul(weights.to(target.dtype), piece.basis[at].mT.to(target.dtype), out=target)
-    else:  # the values may not: their weights can be large and cancel
-        target.copy_((weights @ piece.basis[at].mT) * piece.seen)
+def _add_steps(steps: Float[Tensor, "kv group key_and_end width"], piece: Piece) -> None:
+    """Add y_i from the first key that row i sees, take it away after the last."""
+    block = piece.rows.block
+    first, last = (torch.tensor(b[block.queries], device=steps.device) for b in (block.start, block.stop))
+    for at, kv in enumerate(piece.rows.kv.tolist()):
+        steps[kv].index_add_(1, first, piece.weights[at]).index_add_(1, last, -piece.weights[at])
 
 
-def _working(outputs: Tensor) -> Tensor:
-    return outputs.to(torch.promote_types(outputs.dtype, torch.float32))
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """By numpy on the CPU: it asks for large memory pages, which halves the time of writing a large matrix once."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    return torch.from_numpy(np.zeros(shape, np.float64 if dtype == torch.float64 else np.float32))
+
+
+def _fill(target: Float[Tensor, "kv group query key"], piece: Piece) -> None:
+    """Write a piece into its place, without temporaries of more than one value head."""
+    orthonormal = piece.basis is not None and piece.seen is None  # may be rounded before the product
+    if orthonormal and len(piece.rows.kv) == len(target) and target.is_contiguous():
+        weights, basis = piece.weights.flatten(1, 2).to(target.dtype), piece.basis.to(target.dtype)
+        torch.bmm(weights, basis.mT, out=target.view(len(target), -1, target.shape[-1]))
+        return
+    for at, kv in enumerate(piece.rows.kv.tolist()):
+        weights, basis = piece.weights[at], None if piece.basis is None else piece.basis[at]
+        if basis is None:
+            target[kv].copy_(weights)
+        elif piece.seen is None:
+            torch.matmul(weights.to(target.dtype), basis.mT.to(target.dtype), out=target[kv])
+        else:  # the values may not be rounded: their weights can be large and cancel
+            target[kv].copy_((weights @ basis.mT) * piece.seen)
 
 
 def _needed(outputs: Tensor | None) -> Tensor:
@@ -134,10 +146,14 @@ def _readings(
     values: Tensor, probabilities: Tensor | None, outputs: Tensor | None, weight: Tensor | None, *, row_sum: bool
 ) -> list[Reading]:
     """One Reading for the layer; one for each query head where some output projection lacks full row rank."""
-    grouped_p = None if probabilities is None else probabilities.unflatten(0, (len(values), -1))
-    grouped_o = None if outputs is None or probabilities is not None else _working(outputs).unflatten(0, (len(values), -1))
+    groups = (len(values), -1)
     heads = len(_needed(probabilities if outputs is None else outputs))
-    whole = Reading(slice(0, heads), values.double(), grouped_o, grouped_p)
+    if probabilities is None:
+        recorded = _needed(outputs)
+        recorded = recorded.to(torch.promote_types(recorded.dtype, torch.float32)).unflatten(0, groups)
+        whole = Reading(slice(0, heads), values.double(), recorded, None)
+    else:
+        whole = Reading(slice(0, heads), values.double(), None, probabilities.unflatten(0, groups))
     directions = [None] if weight is None else read_directions(weight)
     readings = [whole]
     if any(direction is not None for direction in directions):
@@ -146,11 +162,18 @@ def _readings(
 
 
 def _one_head(whole: Reading, head: int, direction: Tensor | None) -> Reading:
+    """A query head by itself, its values as far as its output projection reads them."""
     kv, member = divmod(head, whole.heads.stop // len(whole.values))
-    rotate = torch.eye(whole.values.shape[-1], dtype=torch.float64, device=whole.values.device) if direction is None else direction
-    p = None if whole.probabilities is None else whole.probabilities[kv : kv + 1, member : member + 1]
-    o = None if whole.outputs is None else whole.outputs[kv : kv + 1, member : member + 1].double() @ rotate
-    return Reading(slice(head, head + 1), whole.values[kv : kv + 1] @ rotate, o, p)
+    read = direction
+    if read is None:
+        read = torch.eye(whole.values.shape[-1], dtype=torch.float64, device=whole.values.device)
+    p, o = (
+        None if given is None else given[kv : kv + 1, member : member + 1]
+        for given in (whole.probabilities, whole.outputs)
+    )
+    return Reading(
+        slice(head, head + 1), whole.values[kv : kv + 1] @ read, None if o is None else o.double() @ read, p
+    )
 
 
 def _with_row_sum(reading: Reading) -> Reading:

@@ -15,7 +15,10 @@ from clearhead.errors import NotDefined
 EPS64 = torch.finfo(torch.float64).eps
 UNDECIDED = 0.1
 """A tolerance from here on would drop what is plainly there: the precision cannot decide the rank."""
-NAMES = {torch.finfo(d).eps: str(d).removeprefix("torch.") for d in (torch.float64, torch.float32, torch.float16, torch.bfloat16)}
+NAMES = {
+    torch.finfo(d).eps: str(d).removeprefix("torch.")
+    for d in (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+}
 
 
 def rank_tolerance(keys: int, width: int, eps: float) -> float:
@@ -75,7 +78,9 @@ def inverse_factor(
     return factor, bound.where((info == 0) & bound.isfinite(), torch.inf)
 
 
-def read_directions(weight: Float[Tensor, "head value_width width"]) -> list[Float[Tensor, "value_width direction"] | None]:
+def read_directions(
+    weight: Float[Tensor, "head value_width width"],
+) -> list[Float[Tensor, "value_width direction"] | None]:
     """Per head, what the output projection H reads of a value: None where H has full row rank, so that the left null
     spaces of V H and of V are the same; else F = U_r S_r of H = U S W^T, for which those of V H and V F are the same.
 
@@ -86,8 +91,11 @@ def read_directions(weight: Float[Tensor, "head value_width width"]) -> list[Flo
     tolerance = max(weight.shape[1:]) * eps
     # Some columns of H already prove it: H H^T is at least that of a part of them.
     part = weight[:, :, : 2 * weight.shape[1]].double()
-    bound = inverse_factor(part @ part.mT)[1]
-    condition = bound * torch.linalg.vector_norm(weight, dim=(1, 2), dtype=torch.float64).square()
+    lower, info = torch.linalg.cholesky_ex(part @ part.mT)
+    at_least_32 = weight.to(torch.promote_types(weight.dtype, torch.float32))
+    mass = torch.linalg.vector_norm(at_least_32, dim=(1, 2)).double().square()
+    condition = torch.linalg.matrix_norm(torch.cholesky_inverse(lower)) * mass
+    condition = condition.where(info == 0, torch.inf)
     directions: list[Tensor | None] = []
     for head, squared in zip(weight, condition.tolist(), strict=True):
         if squared < min(1 / (4 * tolerance**2), 1e-4 / EPS64):
@@ -123,10 +131,14 @@ def certificate(
     found: list[list[tuple[Spectrum, Spectrum]]] = []
     for start, stop in intervals:
         shared = [_both(own, eps) for own in values[:, start:stop].double()]
-        found.append([
-            shared[head // group] if direction is None else _both(values[head // group, start:stop].double() @ direction, eps)
-            for head, direction in enumerate(directions)
-        ])
+        found.append(
+            [
+                shared[head // group]
+                if direction is None
+                else _both(values[head // group, start:stop].double() @ direction, eps)
+                for head, direction in enumerate(directions)
+            ]
+        )
     return found
 
 

@@ -67,7 +67,9 @@ def effective_attention_summary(trace: Trace) -> Table:
         heads, tokens = np.indices(raw.shape)
         received = sums.received.cpu().numpy()
         shares = share.clip(0.0, 1.0)
-        for name, values in zip(ABOUT, (np.full(raw.shape, index), heads, tokens, raw, effective, shares, received), strict=True):
+        for name, values in zip(
+            ABOUT, (np.full(raw.shape, index), heads, tokens, raw, effective, shares, received), strict=True
+        ):
             columns[name].append(values.ravel())
     return Table(
         {name: np.concatenate(parts) for name, parts in columns.items()},

@@ -16,9 +16,7 @@ from clearhead.trace import Trace
     unit="attention weight",
     laws=("same head output", "same row sum", "non-negative"),
 )
-def farthest_attention(
-    trace: Trace, *, layer: int, head: int, query: int, starts: int = 8, seed: int = 0
-) -> Map:
+def farthest_attention(trace: Trace, *, layer: int, head: int, query: int, starts: int = 8, seed: int = 0) -> Map:
     """The distribution farthest from a row of attention found among those with the same head output.
 
     Farthest in total variation, TV = 1/2 sum_j |a_j - row_j|, over all a >= 0 on the keys that the query sees, with the

@@ -53,7 +53,12 @@ _METHODS: dict[str, Method] = {}
 
 
 def method(
-    *, paper: str, dims: tuple[str, ...], unit: str, laws: tuple[str, ...] = (), returns: Literal["map", "table"] = "map"
+    *,
+    paper: str,
+    dims: tuple[str, ...],
+    unit: str,
+    laws: tuple[str, ...] = (),
+    returns: Literal["map", "table"] = "map",
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Register a function as the method of its own name. Its docstring's first line is the summary.
 

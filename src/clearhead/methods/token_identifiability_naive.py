@@ -22,7 +22,7 @@ ABOUT_TOKEN = {
     "token": "position of the token",
     "piece": "the token as the tokenizer spells it",
     "nearest": "position of the nearest token vector (the own one where right)",
-    "margin": "distance of the second nearest minus that of the nearest different token vector (missing: only one)",
+    "margin": "distance of the second nearest minus that of the nearest different token vector",
     "right": "the nearest token vector is the own one or identical to it",
     "strict": "right, and no other position has an identical token vector",
 }
@@ -49,8 +49,9 @@ def token_identifiability_naive(
     give repeated tokens identical vectors: any of them counts as right, and `strict_rate` counts none of those. A tie
     between different vectors counts as wrong. In float64. `per_token`: a row for each depth and token.
 
-    Errors: InputError for an unknown distance; NotDefined for a cosine of a zero vector, or where token vectors and
-    hidden states differ in width (embedding="sum" in ELECTRA and ALBERT).
+    Errors: InputError for an unknown distance; NotDefined for a cosine of a zero vector, for a text whose tokens all
+    have the same vector, or where token vectors and hidden states differ in width (embedding="sum" in ELECTRA and
+    ALBERT).
     """
     if distance not in ("cosine", "l2"):
         raise InputError("token_identifiability_naive: distance", got=repr(distance), allowed="'cosine', 'l2'")
@@ -74,7 +75,7 @@ def token_identifiability_naive(
             "token": list(range(tokens)) * depths,
             "piece": list(part.queries.pieces) * depths,
             "nearest": found.nearest.flatten().tolist(),
-            "margin": [None] * depths * tokens if found.margin is None else found.margin.flatten().tolist(),
+            "margin": found.margin.flatten().tolist(),
             "right": found.right.flatten().tolist(),
             "strict": strict.flatten().tolist(),
         }

@@ -90,16 +90,17 @@ def attention_set_to(model: PreTrainedModel, name: str) -> Iterator[None]:
 @contextmanager
 def quiet_model(model: PreTrainedModel) -> Iterator[None]:
     """The model in eval mode, without autocast, without compilation; each module's own mode put back afterwards."""
-    modes = [(module, module.training) for module in model.modules()]
+    training = [module for module in model.modules() if module.training]
     try:
-        model.eval()
+        for module in training:
+            module.training = False
         with ExitStack() as stack:
             stack.enter_context(torch.autocast(model.device.type, enabled=False))
             stack.enter_context(torch.compiler.set_stance("force_eager"))
             yield
     finally:
-        for module, training in modes:
-            module.training = training
+        for module in training:
+            module.training = True
 
 
 @contextmanager

@@ -124,7 +124,7 @@ class Batch:
     @property
     def padded(self) -> bool:
         """True where any row is longer than its text."""
-        return any(length != self.inputs["input_ids"].shape[1] for length in self.lengths)
+        return min(self.lengths) < self.inputs["input_ids"].shape[1]
 
 
 def collate(texts: Sequence[Encoded], family: Family, config: PretrainedConfig, side: str, device: torch.device) -> Batch:

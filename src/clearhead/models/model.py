@@ -189,11 +189,11 @@ class Model:
 
     def output_weight(self, layer: int, part: str | None = None) -> Tensor:
         """W_O of one layer as [head, value_width, width]."""
-        return output_projection(self.layer_module(layer), self.family, self.heads)[0]
+        return output_projection(self.layer_modules()[layer], self.family, self.heads)[0]
 
     def output_bias(self, layer: int, part: str | None = None) -> Tensor | None:
         """b_O of one layer [width], or None."""
-        return output_projection(self.layer_module(layer), self.family, self.heads)[1]
+        return output_projection(self.layer_modules()[layer], self.family, self.heads)[1]
 
     def from_embedding(self, trace: Trace, embedding: Embedding = "output") -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         """(x, f): the token vectors x [token, width] where they enter the model ("output": what the first layer
@@ -202,12 +202,19 @@ class Model:
         check_option("embedding", embedding, ("output", "sum"))
         return from_embedding(self.hf, self.family, trace.inputs, embedding, self._lock)
 
-    def layer_module(self, layer: int) -> nn.Module:
-        """The module of a layer; a shared one serves several layers (ALBERT: equal runs of passes through a group)."""
+    def layer_modules(self) -> list[nn.Module]:
+        """The module of each layer; a shared one serves several (ALBERT: equal runs of passes through a group)."""
         groups = [list(listing.children()) for listing in children(self.hf.base_model, self.family.layers)]
         inner = len(groups[0])
         passes = self.layers // inner
-        return groups[layer // inner * len(groups) // passes][layer % inner]
+        return [groups[layer // inner * len(groups) // passes][layer % inner] for layer in range(self.layers)]
+
+    def output_projections(self) -> list[tuple[Tensor, Tensor | None]]:
+        """(W_O [head, value_width, width], b_O [width] or None) of each layer.
+
+        Errors: UnsupportedModel for a projection that is not a plain linear map.
+        """
+        return [output_projection(layer, self.family, self.heads) for layer in self.layer_modules()]
 
     def _encode(self, text: str, pair: str | None) -> Encoded:
         return encode(text, pair, self.tokenizer, self.config, self.family)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -19,6 +20,20 @@ if TYPE_CHECKING:
     from clearhead.models.model import Model
 
 ProofKind = Literal["auto", "full"]
+Masks = dict[tuple[int, bool, int, int], Visible]
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One recorded forward pass of a batch, and what its Traces share."""
+
+    model: Model
+    batch: Batch
+    recording: Recording
+    capture: Capture
+    situation: str
+    projections: list[tuple[Tensor, Tensor | None]]
+    masks: Masks
 
 
 def trace_batch(
@@ -35,14 +50,11 @@ def trace_batch(
     situation = situation_of(model, batch, texts, capture, side)
     # Weights that were changed since (their version counts writes) are another model.
     key = f"{situation}, weights {sum(int(p._version) for p in model.hf.parameters())}"  # pyright: ignore[reportPrivateUsage]
-    compare = proof == "full" or key not in proven
     # One text stands for its situation; the shortest has the most padding. With proof="full", every text.
-    chosen = range(len(texts)) if proof == "full" else [min(range(len(texts)), key=lambda k: batch.lengths[k])]
-    masks: dict[int, Visible] = {}
-    traces = [
-        one_trace(model, text, batch, row, recording, capture, situation, compare and row in chosen, masks)
-        for row, text in enumerate(texts)
-    ]
+    shortest = min(range(len(texts)), key=lambda k: batch.lengths[k])
+    chosen = set(range(len(texts))) if proof == "full" else {shortest} if key not in proven else set[int]()
+    ran = Pass(model, batch, recording, capture, situation, model.output_projections(), {})
+    traces = [one_trace(ran, row, text, compare=row in chosen) for row, text in enumerate(texts)]
     proven.add(key)
     return traces
 
@@ -60,8 +72,8 @@ def check_counts(recording: Recording, model: Model) -> None:
                 f"the capture of {what} ran {count} times", allowed=f"{model.layers} times, once a layer",
                 do="The model does not run as its family's row says; nothing is shown.",
             )
-    for number, layer in enumerate(recording.layers):
-        if layer is not model.layer_module(number):
+    for number, (ran, expected) in enumerate(zip(recording.layers, model.layer_modules(), strict=True)):
+        if ran is not expected:
             raise ProofError(f"layer {number} ran another module than the family's row says")
 
 
@@ -77,42 +89,39 @@ def situation_of(model: Model, batch: Batch, texts: Sequence[Encoded], capture: 
     return ", ".join(words)
 
 
-def one_trace(
-    model: Model,
-    text: Encoded,
-    batch: Batch,
-    row: int,
-    recording: Recording,
-    capture: Capture,
-    situation: str,
-    compare: bool,
-    masks: dict[int, Visible],
-) -> Trace:
+def one_trace(ran: Pass, row: int, text: Encoded, compare: bool) -> Trace:
     """The part of a recorded batch that belongs to one text, with its proof."""
+    model, batch = ran.model, ran.batch
     start, stop = batch.starts[row], batch.starts[row] + batch.lengths[row]
+
+    padded = batch.padded
 
     def own(tensor: Tensor) -> Tensor:
         """This text's tokens of [batch, (head,) token, width]; a copy where the batch was padded."""
-        cut = tensor[row][..., start:stop, :]
-        return cut.clone() if batch.padded else cut
+        return tensor[row][..., start:stop, :].clone() if padded else tensor[row]
 
-    hidden = torch.stack([own(state) for state in recording.states])
-    layers = tuple(layer_of(call, own, start, stop, row, capture, masks) for call in recording.calls)
-    precision, keys = model.precision, stop - start
-    allowed = proofs.tolerance(precision, max(model.width, keys))
-    for number, layer in enumerate(layers):
-        proofs.check_finite(number, layer, hidden[number + 1], precision)
-    weights = [None if c.probabilities is None else own(c.probabilities)[..., start:stop] for c in recording.calls]
-    rebuilt = tuple(
-        layer_error(model, number, layer, probabilities, recording.calls[number].scaling, own(recording.outputs[number]))
-        for number, (layer, probabilities) in enumerate(zip(layers, weights, strict=True))
-    )
+    hidden = torch.stack([own(state) for state in ran.recording.states])
+    allowed = proofs.tolerance(model.precision, max(model.width, stop - start))
+    layers: list[Layer] = []
+    rebuilt: list[float] = []
+    sums: list[float] = []
+    for number, call in enumerate(ran.recording.calls):
+        visible = visible_keys(call, row, start, stop, ran.masks)
+        query, key, value, head_output = (own(t) for t in (call.query, call.key, call.value, call.head_output))
+        probabilities = None if call.probabilities is None else own(call.probabilities)[..., start:stop]
+        layer = Layer(value, head_output, visible, query, key, probabilities)
+        if probabilities is None:
+            layer = replace(layer, norm_squared=squared_row_norms(query, key, visible, call.scaling))
+        error, row_sum = layer_errors(layer, call.scaling, *ran.projections[number], own(ran.recording.outputs[number]))
+        proofs.check_finite(number, layer, hidden[number + 1], model.precision, error)
+        rebuilt.append(error)
+        sums.append(row_sum)
+        layers.append(layer if ran.capture == "full" else without_probabilities(layer))
     proofs.verdict(rebuilt, allowed, "layer {}: what was captured does not rebuild its attention output")
-    sums = tuple(proofs.row_sum_error(p, k.visible) for p, k in zip(weights, layers, strict=True) if p is not None)
     proofs.verdict(sums, allowed, "layer {}: the attention weights on visible keys do not sum to 1")
-    inputs = alone(batch.inputs, row, start, stop)
+    inputs = {name: tensor[row : row + 1, start:stop] for name, tensor in batch.inputs.items()}
     compared = compare_with_untouched(model, inputs, hidden, allowed) if compare else None
-    part = Part(model.family.part, text.tokens, text.tokens, layers, hidden)
+    part = Part(model.family.part, text.tokens, text.tokens, tuple(layers), hidden)
     return Trace(
         model=model,
         tokens=text.tokens,
@@ -120,49 +129,35 @@ def one_trace(
         inputs=inputs,
         proof=Proof(
             kind="rebuilt" if compared is None else "rebuilt and compared",
-            precision=precision,
+            precision=model.precision,
             tolerance=allowed,
-            rebuilt=rebuilt,
-            row_sum_error=sums,
+            rebuilt=tuple(rebuilt),
+            row_sum_error=tuple(sums),
             compared=compared,
-            calls=len(recording.calls),
-            situation=situation,
+            calls=len(layers),
+            situation=ran.situation,
         ),
-        capture=capture,
+        capture=ran.capture,
         warnings=text.warnings,
     )
 
 
-def alone(inputs: Mapping[str, Tensor], row: int, start: int, stop: int) -> dict[str, Tensor]:
-    """The model's inputs for one text of a batch, without padding."""
-    return {name: tensor[row : row + 1, start:stop] for name, tensor in inputs.items()}
+def without_probabilities(layer: Layer) -> Layer:
+    """What `capture="outputs"` keeps; of probabilities that the family forms anyway, their row norms."""
+    if layer.probabilities is None:
+        return layer
+    norms = proofs.working(layer.probabilities).square().sum(-1)
+    return replace(layer, probabilities=None, norm_squared=norms)
 
 
-def layer_of(
-    call: Call, own: Callable[[Tensor], Tensor], start: int, stop: int, row: int, capture: Capture, masks: dict[int, Visible]
-) -> Layer:
-    """One layer's capture for one text. With `capture="outputs"` the probabilities, if there are any, leave their norms."""
-    visible = visible_keys(call, row, start, stop, masks)
-    query, key, value, head_output = (own(t) for t in (call.query, call.key, call.value, call.head_output))
-    probabilities = None if call.probabilities is None else own(call.probabilities)[..., start:stop]
-    if capture == "full":
-        if probabilities is None:
-            raise UnsupportedModel("the family's eager attention function gives no probabilities")
-        return Layer(value, head_output, visible, query, key, probabilities)
-    if probabilities is None:
-        norms = squared_row_norms(query, key, visible, call.scaling)
-    else:
-        norms = proofs.working(probabilities).square().sum(-1)
-    return Layer(value, head_output, visible, query, key, norm_squared=norms)
-
-
-def visible_keys(call: Call, row: int, start: int, stop: int, masks: dict[int, Visible]) -> Visible:
+def visible_keys(call: Call, row: int, start: int, stop: int, masks: Masks) -> Visible:
     """The keys that each query of one text may see, from the mask that the attention itself was given."""
     count = stop - start
-    if call.mask is None:
-        return Visible((0,) * count, tuple(range(1, count + 1)) if call.causal else (count,) * count, count)
-    key = id(call.mask) * 65536 + row
-    if key not in masks:
+    key = (id(call.mask), call.causal, row, count)  # layers share a few masks; the recording keeps them alive
+    if key not in masks and call.mask is None:
+        masks[key] = Visible((0,) * count, tuple(range(1, count + 1)) if call.causal else (count,) * count, count)
+    elif key not in masks:
+        assert call.mask is not None
         mask = call.mask[min(row, call.mask.shape[0] - 1), 0, start:stop, start:stop]
         seen = mask if mask.dtype == torch.bool else mask == 0
         first = seen.int().argmax(-1)
@@ -174,15 +169,14 @@ def visible_keys(call: Call, row: int, start: int, stop: int, masks: dict[int, V
     return masks[key]
 
 
-def layer_error(
-    model: Model, number: int, layer: Layer, probabilities: Tensor | None, scaling: float, own_output: Tensor
-) -> float:
-    """The relative error of one layer's attention output, rebuilt from what was captured of it."""
-    weight, bias = model.output_weight(number), model.output_bias(number)
-    if probabilities is not None:
-        return proofs.row_error(proofs.rebuilt_output(probabilities, layer.value, weight, bias), own_output)
-    through = proofs.row_error(proofs.projected(layer.head_output, weight, bias), own_output)
-    return max(through, proofs.sampled_rows_error(layer, scaling))
+def layer_errors(
+    layer: Layer, scaling: float, weight: Tensor, bias: Tensor | None, own_output: Tensor
+) -> tuple[float, float]:
+    """(relative error of the attention output rebuilt from the capture, largest | 1 - row sum |) of one layer."""
+    if layer.probabilities is not None:
+        return proofs.rebuilt_errors(layer, weight, bias, own_output)
+    through = proofs.projected_error(layer.head_output, weight, bias, own_output)
+    return max(through, proofs.sampled_rows_error(layer, scaling)), 0.0
 
 
 def compare_with_untouched(model: Model, inputs: Mapping[str, Tensor], hidden: Tensor, allowed: float) -> tuple[float, ...]:
@@ -193,6 +187,6 @@ def compare_with_untouched(model: Model, inputs: Mapping[str, Tensor], hidden: T
     errors = tuple(proofs.row_error(mine, own[0]) for mine, own in zip(hidden, states, strict=True))
     for depth, error in enumerate(errors):
         proofs.verdict(
-            [error], 3 * allowed * (depth + 1) ** 0.5, f"depth {depth}: the captured states differ from the untouched model's"
+            [error], 1.5 * allowed * (depth + 1) ** 0.5, f"depth {depth}: the captured states differ from the untouched model's"
         )
     return errors

@@ -10,20 +10,14 @@ export const VIEWS = {
   null: ["Null-space part", "raw − effective: no effect on the output"],
 };
 
-/** The values of one head by view: {raw(i), effective(i), null(i), step: {...}} for cell i = query * n + key.
+/** The values of one head by view: {raw(i), effective(i), null(i), step, largest} for cell i = query * n + key.
  * Where the payload holds only the mean over heads, that of the layer. */
 export async function headValues(page, layer, chosen) {
   const head = page.payload.attention.mean_of ? 0 : chosen;
   const [raw, effective] = await Promise.all([page.raw.get(layer), page.effective.get(layer)]);
   const [a, b] = [raw.head(head), effective.head(head)];
-  const [p, q] = [raw.step(head), effective.step(head)];
-  return {
-    raw: (i) => a[i] * p,
-    effective: (i) => b[i] * q,
-    null: (i) => a[i] * p - b[i] * q,
-    step: { raw: p, effective: q, null: p + q },
-    largest: Math.max(raw.largest[head], effective.largest[head]),
-  };
+  const step = raw.step(head); // the same for both: where they are equal, their difference is 0
+  return { raw: (i) => a[i] * step, effective: (i) => b[i] * step, null: (i) => (a[i] - b[i]) * step, step, largest: raw.largest[head] };
 }
 
 /** "layer 3, head 5", or what the maps show in place of a head. */
@@ -122,7 +116,7 @@ export function headFacts(payload, store) {
       ["value width", width[l][k]],
       ["rank of the values", rank[l][k]],
       ["null space", `${nullity[l][k]} dimensions`],
-      ["of it, row sums kept", `${free} dimensions`],
+      ["keeping row sums", `${free} dimensions`],
       ["null-space share", percent(share[l][k], 1)],
     ];
     box.replaceChildren(
@@ -159,7 +153,7 @@ export function matrices(page, store) {
   });
 
   function bound() {
-    if (settings.scale === "all") return Math.max(page.raw.largest, page.effective.largest);
+    if (settings.scale === "all") return page.raw.largest;
     return head.largest;
   }
 
@@ -184,14 +178,15 @@ export function matrices(page, store) {
       : [-1, -half, 0, half, 1].map((t) => (t ? figure(t * most, most / 100) : "0"));
     const bar = h("span", { class: "ramp" });
     bar.style.backgroundImage = gradient(-1, 1, store.theme());
-    const error = Math.max(head.step.raw, head.step.effective) / 2;
-    legend.replaceChildren(
-      h("span", { class: "axis" }, bar, h("span", { class: "ends" }, ends.map((text) => h("span", {}, text)))),
+    const marks = h("span", { class: "ticks" }, ends.map((text) => h("span", {}, text)));
+    [...marks.children].forEach((mark, i) => (mark.style.left = `${(100 * i) / (ends.length - 1)}%`));
+        legend.replaceChildren(
+      h("span", { class: "axis" }, bar, marks),
       h("p", {},
         settings.axis === "root" ? "Square-root colours: half as strong is a quarter of the weight. " : "Colours in proportion to the weight. ",
         "Raw attention is never negative. ",
         visible ? "Blank: the mask hides the key from the query. " : "",
-        `In this file, values of this head are kept to ±${error.toPrecision(1)}.`),
+        `In this file, values of this head are kept to ±${(head.step / 2).toPrecision(1)}.`),
     );
   }
 
@@ -208,7 +203,7 @@ export function matrices(page, store) {
     const visible = visibility(payload, store.state.layer);
     const parts = ["query ", h("b", {}, query), " ", tokenText(tokens[query]), " → key ", h("b", {}, key), " ", tokenText(tokens[key])];
     if (visible && !visible(query, key)) parts.push(" hidden by the mask: weight exactly 0");
-    else for (const view of Object.keys(VIEWS)) parts.push(h("span", { class: "value" }, `${view} `, h("b", {}, figure(head[view](i), head.step[view]))));
+    else for (const view of Object.keys(VIEWS)) parts.push(h("span", { class: "value" }, `${view} `, h("b", {}, figure(head[view](i), head.step))));
     readout.replaceChildren(...parts);
   }
 
@@ -235,7 +230,7 @@ export function matrices(page, store) {
       settings.scale = value;
       draw();
     }),
-    choice("Colours by", { root: "square root", linear: "weight" }, settings.axis, (value) => {
+    choice("Colour as", { root: "√ weight", linear: "weight" }, settings.axis, (value) => {
       settings.axis = value;
       draw();
     }),
@@ -278,7 +273,7 @@ export function rowTable(page, store) {
     body.replaceChildren(
       ...listed.map((key) =>
         h("tr", {}, h("th", { scope: "row" }, h("span", { class: "index" }, key), tokenText(tokens[key])),
-          Object.keys(VIEWS).map((view) => bar(head[view](query * n + key), span, head.step[view]))),
+          Object.keys(VIEWS).map((view) => bar(head[view](query * n + key), span, head.step))),
       ),
     );
     note.replaceChildren(`The ${listed.length} largest raw weights of ${keys.length}. All bars on one scale.`);

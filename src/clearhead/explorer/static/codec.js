@@ -1,7 +1,7 @@
 // Unpacks what packing.py packed: one zlib stream of integer codes per layer, one largest value per layer (and head).
 // value = code * largest / levels; every value is within largest / levels / 2 of the exact one.
 
-const TYPES = { 8: [Uint8Array, Int8Array], 16: [Uint16Array, Int16Array] };
+const TYPES = { 8: Int8Array, 16: Int16Array };
 
 function bytesOf(base64) {
   if (Uint8Array.fromBase64) return Uint8Array.fromBase64(base64);
@@ -50,7 +50,7 @@ export class Layers {
   }
 
   async #unpack(layer) {
-    const type = TYPES[this.packed.bits][this.packed.signed ? 1 : 0];
+    const type = TYPES[this.packed.bits];
     return new Block(new type(await inflate(this.packed.blocks[layer])), this.packed, layer);
   }
 

@@ -19,13 +19,13 @@ function spread(labels, gap, low, high) {
 }
 
 function draw(chart, width) {
-  const labelWidth = Math.min(width * 0.4, 8 + Math.max(...chart.series.map((one) => 6.8 * one.name.length)));
+  const labelWidth = Math.min(width * 0.4, 8 + Math.max(...chart.series.map((one) => 7.8 * one.name.length)));
   const height = Math.max(220, Math.min(320, width * 0.55));
   const right = width - labelWidth;
   const layers = chart.series[0].values.length;
   const all = chart.series.flatMap((one) => [...one.values, ...(one.low ?? []), ...(one.high ?? [])]);
-  const low = chart.from_zero ? 0 : Math.min(...all);
-  const marks = ticks(low, Math.max(...all, low + 1e-6));
+  const low = chart.top || chart.from_zero ? 0 : Math.min(...all);
+  const marks = ticks(low, chart.top ?? Math.max(...all, low + 1e-6));
   const top = Math.max(marks.at(-1), ...all);
   const bottom = Math.min(marks[0], low);
   const x = (layer) => MARGIN.left + ((right - MARGIN.left) * (layers === 1 ? 0.5 : layer / (layers - 1)));
@@ -91,7 +91,7 @@ function table(chart) {
   );
 }
 
-/** {title, note, series: [{name, values, low?, high?}], format(value, exact), from_zero, ordered, axis} -> figure element. */
+/** {title, note, series: [{name, values, low?, high?}], format(value, exact), axis, ordered, top (else that of the data), from_zero} -> figure element. */
 export function curves(chart) {
   const plot = h("div", { class: "plot" });
   onWidth(plot, (width) => plot.replaceChildren(draw(chart, width)));

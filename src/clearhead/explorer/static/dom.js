@@ -60,7 +60,7 @@ export function percent(share, digits = 0) {
 
 /** A value with as many decimals as its rounding step allows, at most 5. */
 export function figure(value, step) {
-  const decimals = Math.min(5, Math.max(2, Math.ceil(-Math.log10(step || 1e-5))));
+  const decimals = Math.min(5, Math.max(2, Math.floor(-Math.log10(step || 1e-5))));
   const text = value.toFixed(decimals);
   return (Number(text) === 0 ? (0).toFixed(decimals) : text).replace("-", "\u2212");
 }

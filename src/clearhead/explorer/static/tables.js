@@ -32,7 +32,7 @@ export function certificate(payload, store) {
           show();
           mark(store.state);
         },
-      }, name.replaceAll("_", " "))),
+      }, name)),
   );
   const mark = ({ layer, head }) => {
     for (const row of body.rows) row.setAttribute("aria-selected", Number(row.dataset.layer) === layer && Number(row.dataset.head) === head);
@@ -43,7 +43,7 @@ export function certificate(payload, store) {
     h("div", { class: "scroll tall", tabindex: 0, role: "region", "aria-label": "Certificate of every head" },
       h("table", { class: "certificate" }, h("thead", {}, h("tr", {}, headers)), body)),
     h("details", {}, h("summary", {}, "What the columns mean"),
-      h("dl", { class: "meanings" }, names.map((name) => [h("dt", {}, name.replaceAll("_", " ")), h("dd", {}, about[name] ?? "")]))),
+      h("dl", { class: "meanings" }, names.map((name) => [h("dt", {}, name), h("dd", {}, about[name] ?? "")]))),
   ];
 }
 

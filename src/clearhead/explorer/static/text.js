@@ -25,7 +25,7 @@ async function sources(page, by, { layer, head, query }) {
     };
   }
   const values = await headValues(page, layer, head);
-  return { value: (key) => values[by](query * n + key), step: values.step[by], error: null };
+  return { value: (key) => values[by](query * n + key), step: values.step, error: null };
 }
 
 export function colouredText(page, store) {
