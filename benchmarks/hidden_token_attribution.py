@@ -3,22 +3,23 @@
     python -m benchmarks.hidden_token_attribution [--quick | --whole]
 
 The baseline keeps one graph and asks it for the gradients of 96 output numbers at a time, from each layer's own output.
-It repeats the same work 48 times a layer (4,608 output numbers), so 3 of those are timed, the fastest taken, and the
-sum over layers multiplied by 48; `--whole` runs all of them. The exact sweeps are timed whole (`--quick`: on 96 tangents,
-multiplied). Counting products alone, the forward sweep wins by (L + 1) / 2 for L layers: 3.5 at 6, 6.5 at 12.
+It repeats the same work 48 times a layer (4,608 output numbers), so 3 of those are timed, the fastest taken and
+multiplied by 48; `--whole` runs all of them. The exact sweeps are timed whole (`--quick`: on 96 tangents, multiplied).
+Counting products alone, the forward sweep wins by (L + 1) / 2 for L layers: 3.5 at 6, 6.5 at 12.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
-from transformers import BertConfig, BertModel
+from torch import Tensor, nn
+from transformers import BertModel
 
 import clearhead as ch
 from benchmarks.table import line, median_seconds, row
@@ -32,16 +33,18 @@ SEEDS = 5
 
 
 def states_of(hf: Any, ids: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """(x, states): a leaf where the first block reads, and each block's output, in one graph of the eager model."""
+    """(x, states): a leaf where the first block reads, and each block's output, in one graph."""
     states: list[Tensor] = []
     leaf = hf.embeddings(input_ids=ids).detach().requires_grad_()
-    hooks = [hf.encoder.layer[0].register_forward_pre_hook(lambda module, args: (leaf, *args[1:]))]
-    for layer in hf.encoder.layer:
-        hooks.append(
-            layer.register_forward_hook(
-                lambda module, args, out: states.append(out[0] if isinstance(out, tuple) else out)
-            )
-        )
+
+    def enter(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (leaf, *args[1:])
+
+    def keep(module: nn.Module, args: tuple[Any, ...], out: Any) -> None:
+        states.append(out[0] if isinstance(out, tuple) else out)
+
+    hooks = [layer.register_forward_hook(keep) for layer in hf.encoder.layer]
+    hooks.append(hf.encoder.layer[0].register_forward_pre_hook(enter))
     hf(input_ids=ids)
     for hook in hooks:
         hook.remove()
@@ -86,12 +89,10 @@ def exact_seconds(trace: ch.Trace, quick: bool) -> float:
 
 
 def compare_exact(name: str, trace: ch.Trace, promised: float, options: argparse.Namespace) -> float:
-    """Print the exact map against the baseline; the baseline's seconds. The text of `trace` is run in eager attention."""
-    hf: Any = trace.model.hf  # pyright: ignore[reportAttributeAccessIssue]
-    before = hf.config._attn_implementation
+    """Print the exact map against the baseline; the baseline's seconds."""
+    hf: Any = copy.deepcopy(trace.model.hf).requires_grad_(False)  # pyright: ignore[reportAttributeAccessIssue]
     hf.set_attn_implementation("eager")
     baseline = reverse_products(hf, trace.inputs["input_ids"], options.whole)
-    hf.set_attn_implementation(before)
     ours = exact_seconds(trace, options.quick)
     layers = len(trace.layers)
     row(f"exact HTA, {name}, all {layers} layers", ours, baseline, at_least=promised)
@@ -120,9 +121,10 @@ def compare_estimate(trace: ch.Trace, baseline: float) -> None:
 def deep_model() -> ch.Model:
     """A random model of the demo's width with 12 layers, on the demo's tokenizer."""
     demo = load("demo")
-    config: BertConfig = demo.hf.config  # pyright: ignore[reportAssignmentType]
+    config = copy.deepcopy(demo.config)
+    config.num_hidden_layers = 12
     torch.manual_seed(0)
-    deep = BertModel(BertConfig(**config.to_dict() | {"num_hidden_layers": 12})).eval()
+    deep = BertModel(config).eval()
     return load((deep, demo.tokenizer))
 
 

@@ -24,7 +24,7 @@ class Made:
         return torch.finfo(self.values.dtype).eps
 
 
-def visible(mask: str, tokens: int, window: int = 9) -> tuple[list[int], list[int]]:
+def visible(mask: str, tokens: int, window: int = 14) -> tuple[list[int], list[int]]:
     """[start, stop) of each query."""
     if mask == "both":
         return [0] * tokens, [tokens] * tokens
