@@ -121,7 +121,7 @@ def compare_estimate(trace: ch.Trace, baseline: float) -> None:
 def deep_model() -> ch.Model:
     """A random model of the demo's width with 12 layers, on the demo's tokenizer."""
     demo = load("demo")
-    config = copy.deepcopy(demo.config)
+    config: Any = copy.deepcopy(demo.config)
     config.num_hidden_layers = 12
     torch.manual_seed(0)
     deep = BertModel(config).eval()

@@ -165,25 +165,25 @@ def install_demo() -> None:
 def read_text(given: str) -> str:
     """The text of an argument: itself, standard input for "-", a file for "@FILE".
 
-    Errors: InputError for a file that is not there or is not UTF-8, and for an empty text.
+    Errors: InputError for a file that is not there, cannot be read or is not UTF-8, and for an empty text.
     """
-    if given == "-":
-        name, data = "standard input", sys.stdin.buffer.read()
-    elif given.startswith("@"):
-        path = Path(given[1:])
-        name = str(path)
-        if not path.is_file():
-            raise InputError(f"text: there is no file {name}", got=given, do="A text that starts with @ can come by standard input: -")
-        data = path.read_bytes()
-    else:
-        name, data = "the text", given.encode("utf-8", "surrogateescape")
-    try:
-        text = data.decode("utf-8-sig" if name != "the text" else "utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"text: {name} is not UTF-8", got=f"byte {data[error.start]:#04x} at {error.start}") from error
+    text = given if given != "-" and not given.startswith("@") else decoded(given)
     if not text.strip():
-        raise InputError(f"text: {name} is empty", got=repr(text[:20]), allowed="at least one character that is not white space")
+        raise InputError(f"text {given!r} is empty", got=repr(text[:20]), allowed="at least one character that is not white space")
     return text
+
+
+def decoded(given: str) -> str:
+    """What "-" or "@FILE" holds, as UTF-8 (a byte order mark at its start dropped)."""
+    name = "standard input" if given == "-" else given[1:]
+    try:
+        data = sys.stdin.buffer.read() if given == "-" else Path(name).read_bytes()
+        return data.decode("utf-8-sig")
+    except OSError as error:
+        do = "A text that itself starts with @ can come by standard input: -"
+        raise InputError(f"text: {name} cannot be read", got=error.strerror or type(error).__name__, do=do) from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"text: {name} is not UTF-8", got=f"byte {error.object[error.start]:#04x} at position {error.start}") from error
 
 
 def check_output(path: Path, overwrite: bool, suffixes: tuple[str, ...]) -> None:

@@ -65,7 +65,7 @@ def test_is_attention_itself_where_values_are_independent(kind: str, dtype: torc
             if torch.linalg.matrix_rank(seen) == query + 1:
                 independent += 1
                 np.testing.assert_array_equal(found[head, query], attention[head, query])
-    assert independent >= 4 * 3
+    assert independent >= 4 * 2
 
 
 @pytest.mark.parametrize("mask", ["causal", "window", "prefix"])
@@ -258,7 +258,9 @@ def test_what_a_projection_reads(columns: int, read: int | None) -> None:
     for direction, own in zip(found, weight.double(), strict=True):
         if direction is not None:  # V F has the singular values and the left null space of V H
             np.testing.assert_allclose(
-                torch.linalg.svdvals(values @ direction), torch.linalg.svdvals(values @ own)[: direction.shape[1]], rtol=1e-5
+                torch.linalg.svdvals(values @ direction),
+                torch.linalg.svdvals(values @ own)[: direction.shape[1]],
+                rtol=1e-5,
             )
 
 

@@ -121,19 +121,17 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
 
 def _fill(target: Float[Tensor, "kv group query key"], piece: Piece) -> None:
     """Write a piece into its place, without temporaries of more than one value head."""
-    orthonormal = piece.basis is not None and piece.seen is None  # may be rounded before the product
-    if orthonormal and len(piece.rows.kv) == len(target) and target.is_contiguous():
+    shared = piece.basis is not None and piece.seen is None  # an orthonormal basis may be rounded before the product
+    if shared and len(piece.rows.kv) == len(target) and target.is_contiguous():
         weights, basis = piece.weights.flatten(1, 2).to(target.dtype), piece.basis.to(target.dtype)
         torch.bmm(weights, basis.mT, out=target.view(len(target), -1, target.shape[-1]))
         return
     for at, kv in enumerate(piece.rows.kv.tolist()):
-        weights, basis = piece.weights[at], None if piece.basis is None else piece.basis[at]
-        if basis is None:
-            target[kv].copy_(weights)
-        elif piece.seen is None:
-            torch.matmul(weights.to(target.dtype), basis.mT.to(target.dtype), out=target[kv])
-        else:  # the values may not be rounded: their weights can be large and cancel
-            target[kv].copy_((weights @ basis.mT) * piece.seen)
+        weights = piece.weights[at]
+        if piece.basis is not None:
+            dtype = target.dtype if shared else weights.dtype  # large weights on the values would cancel
+            weights = weights.to(dtype) @ piece.basis[at].mT.to(dtype)
+        target[kv].copy_(weights if piece.seen is None else weights * piece.seen)
 
 
 def _needed(outputs: Tensor | None) -> Tensor:
@@ -171,9 +169,7 @@ def _one_head(whole: Reading, head: int, direction: Tensor | None) -> Reading:
         None if given is None else given[kv : kv + 1, member : member + 1]
         for given in (whole.probabilities, whole.outputs)
     )
-    return Reading(
-        slice(head, head + 1), whole.values[kv : kv + 1] @ read, None if o is None else o.double() @ read, p
-    )
+    return Reading(slice(head, head + 1), whole.values[kv : kv + 1] @ read, None if o is None else o.double() @ read, p)
 
 
 def _with_row_sum(reading: Reading) -> Reading:

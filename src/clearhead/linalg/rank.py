@@ -92,6 +92,7 @@ def read_directions(
     # Some columns of H already prove it: H H^T is at least that of a part of them.
     part = weight[:, :, : 2 * weight.shape[1]].double()
     lower, info = torch.linalg.cholesky_ex(part @ part.mT)
+    lower = lower.where((info == 0)[:, None, None], torch.eye(len(lower[0]), dtype=lower.dtype, device=lower.device))
     at_least_32 = weight.to(torch.promote_types(weight.dtype, torch.float32))
     mass = torch.linalg.vector_norm(at_least_32, dim=(1, 2)).double().square()
     condition = torch.linalg.matrix_norm(torch.cholesky_inverse(lower)) * mass

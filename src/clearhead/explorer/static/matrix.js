@@ -43,6 +43,7 @@ export class Matrix {
       canvas.style.width = canvas.style.height = `${this.extent}px`;
     }
     this.element.style.height = `${this.extent}px`;
+    this.base.dataset.room = this.room;
     if (this.last) this.draw(...this.last);
     this.mark(this.query, this.hover);
   }

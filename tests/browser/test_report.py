@@ -1,0 +1,414 @@
+"""The report in a real browser: every view drawn and read back, hostile tokens only shown, no network, fast."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import pytest
+import synthetic
+from clearhead.explorer import data, report
+from clearhead.explorer.findings import Findings
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: the browser tests are left out")
+pytestmark = pytest.mark.browser
+
+WIDE, NARROW = (1280, 900), (360, 740)
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str) -> Iterator[Any]:
+    with playwright.sync_playwright() as engine:
+        opened = engine.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@dataclass
+class Opened:
+    """An open report, with everything that it said or asked for."""
+
+    page: Any
+    told: dict[str, Any]
+    said: list[str] = field(default_factory=list[str])
+    asked: list[str] = field(default_factory=list[str])
+
+    def pixel(self, view: str, query: int, key: int) -> tuple[int, ...]:
+        """Colour in the middle of a cell of a heat map."""
+        script = """([view, query, key, n]) => {
+            const canvas = document.querySelector(`[data-view="${view}"] canvas.base`);
+            const labels = canvas.dataset.room * devicePixelRatio, side = canvas.width - labels;
+            const at = (i) => Math.floor(labels + (i + 0.5) * side / n);
+            return [...canvas.getContext("2d").getImageData(at(key), at(query), 1, 1).data];
+        }"""
+        return tuple(self.page.evaluate(script, [view, query, key, len(self.told["tokens"])]))
+
+    def choose(self, label: str, value: str) -> None:
+        self.page.locator(f"fieldset:has(legend:text-is('{label}')) label:has(input[value='{value}'])").click()
+
+    def select(self, layer: int, head: int) -> None:
+        """By the overview, and wait for the maps."""
+        cell = self.page.locator(f"[role=gridcell][aria-label^='layer {layer} head {head}:']")
+        cell.click()
+        self.page.wait_for_function(f"document.querySelector('.row-table h3').textContent.endsWith('layer {layer}, head {head}')")
+
+
+Open = Callable[..., Opened]
+
+
+@pytest.fixture
+def show(browser: Any, tmp_path: Path) -> Iterator[Open]:
+    """Open the report of findings; at the end nothing may have been said on the console or asked of any network."""
+    opened: list[Opened] = []
+
+    def open_report(found: Findings, size: tuple[int, int] = WIDE, scheme: str = "light", wait: bool = True) -> Opened:
+        told = data.payload(found)
+        path = report.write_report(told, tmp_path / f"{len(opened)}.html")
+        context = browser.new_context(viewport={"width": size[0], "height": size[1]}, color_scheme=scheme)
+        one = Opened(context.new_page(), told)
+        opened.append(one)
+        one.page.on("console", lambda message: one.said.append(message.text))
+        one.page.on("pageerror", lambda error: one.said.append(str(error)))
+        one.page.on("request", lambda request: one.asked.append(request.url))
+        one.page.goto(path.as_uri())
+        if wait:
+            one.page.wait_for_function("performance.getEntriesByName('clearhead:ready').length")
+        return one
+
+    yield open_report
+    for one in opened:
+        assert one.said == []
+        assert [url for url in one.asked if url != one.page.url and not url.startswith("data:")] == []
+        one.page.context.close()
+
+
+@pytest.fixture(scope="module")
+def small() -> Findings:
+    return synthetic.findings(tokens=24, layers=4, heads=6, width=8)
+
+
+def oklab_colour(t: float) -> tuple[int, int, int]:
+    """The colour of a weight in the light theme, computed from the published OKLab matrices in numpy."""
+    ends = {"zero": (0.968, 0.003, 260), 1: (0.4, 0.15, 262), -1: (0.4, 0.12, 45)}
+
+    def lab(name: Any) -> np.ndarray:
+        lightness, chroma, hue = ends[name]
+        return np.array([lightness, chroma * np.cos(np.radians(hue)), chroma * np.sin(np.radians(hue))])
+
+    mixed = lab("zero") + abs(t) * (lab(1 if t >= 0 else -1) - lab("zero"))
+    cone = (np.array([[1, 0.3963377774, 0.2158037573], [1, -0.1055613458, -0.0638541728], [1, -0.0894841775, -1.291485548]]) @ mixed) ** 3
+    linear = np.array([[4.0767416621, -3.3077115913, 0.2309699292], [-1.2684380046, 2.6097574011, -0.3413193965], [-0.0041960863, -0.7034186147, 1.707614701]]) @ cone  # fmt: skip
+    linear = np.clip(linear, 0, 1)
+    encoded = np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)
+    red, green, blue = np.rint(255 * encoded).astype(int).tolist()
+    return red, green, blue
+
+
+# ------------------------------------------------------------------------------------------------ what is shown
+
+
+def test_the_verdicts_come_first_and_in_full(show: Open, small: Findings) -> None:
+    one = show(small)
+    sentences = one.page.locator(".verdict .sentence").all_text_contents()
+    assert sentences == [verdict["sentence"].replace("**", "") for verdict in one.told["verdicts"]]
+    assert one.page.locator(".verdict .note").all_text_contents() == [verdict["meaning"] for verdict in one.told["verdicts"]]
+    tops = [one.page.locator(selector).first.bounding_box()["y"] for selector in (".verdict", ".maps", ".strip", ".charts", ".certificate")]
+    assert tops == sorted(tops)
+
+
+@pytest.mark.parametrize("scale", ["head", "row", "all"])
+@pytest.mark.parametrize("axis", ["root", "linear"])
+def test_heat_maps_show_the_weights(show: Open, small: Findings, scale: str, axis: str) -> None:
+    one = show(small)
+    one.choose("Colour scale", scale)
+    one.choose("Colour as", axis)
+    one.select(2, 4)
+    raw, effective = small.raw.values, small.effective.values
+    views = {"raw": raw[2, 4], "effective": effective[2, 4], "null": (raw - effective)[2, 4]}
+    both = np.maximum(np.abs(raw), np.abs(effective))
+    most = {"head": both[2, 4].max(), "row": None, "all": both.max()}[scale]
+    for view, values in views.items():
+        for query, key in ((0, 0), (3, 23), (11, 5), (23, 22), (23, 23)):
+            t = values[query, key] / (both[2, 4, query].max() if most is None else most)
+            shade = np.sign(t) * np.sqrt(abs(t)) if axis == "root" else t
+            found = one.pixel(view, query, key)
+            # 511 steps of colour, and 16 bits a weight: under the square root a step of a weight near 0 is more
+            assert np.abs(np.array(found[:3]) - oklab_colour(shade)).max() <= 3, (view, query, key)
+            assert found[3] == 255
+
+
+def test_hidden_keys_are_blank(show: Open) -> None:
+    one = show(synthetic.findings(tokens=12, causal=True))
+    assert one.pixel("raw", 3, 4)[3] == 0
+    assert one.pixel("raw", 4, 3)[3] == 255
+    assert "mask hides" in one.page.locator(".maps ~ .legend").text_content()
+
+
+def test_pointing_shows_tokens_and_values(show: Open, small: Findings) -> None:
+    one = show(small)
+    one.select(1, 2)
+    canvas = one.page.locator("[data-view=effective] canvas.over")
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    cell = box["width"] / 24
+    canvas.hover(position={"x": 7.5 * cell, "y": 9.5 * cell})
+    text = one.page.locator(".readout").text_content()
+    assert text.startswith("query 9 clerk → key 7 when")
+    found = [float(part.replace("−", "-")) for part in re.findall(r"(?:raw|effective|null) (−?[\d.]+)", text)]
+    raw, effective = small.raw.values[1, 2, 9, 7], small.effective.values[1, 2, 9, 7]
+    np.testing.assert_allclose(found, [raw, effective, raw - effective], atol=1e-4)
+    canvas.click(position={"x": 7.5 * cell, "y": 9.5 * cell})
+    assert "query 9" in one.page.locator(".row-table h3").text_content()
+    assert one.page.locator(".tok[aria-pressed=true]").get_attribute("aria-label") == "token 9: clerk"
+
+
+def test_the_row_table_lists_the_largest_weights(show: Open, small: Findings) -> None:
+    one = show(small)
+    one.select(0, 0)
+    query = one.told["start"]["query"]
+    row = small.raw.values[0, 0, query]
+    figures = one.page.locator(".bars tbody tr td:nth-child(2) .figure").all_text_contents()
+    np.testing.assert_allclose([float(one) for one in figures], np.sort(row)[::-1][:8], atol=1e-4)
+    one.page.get_by_text("Show all 24").click()
+    assert one.page.locator(".bars tbody tr").count() == 24
+
+
+def test_the_overview_shows_every_head(show: Open, small: Findings) -> None:
+    one = show(small)
+    cells = one.page.locator("[role=gridcell]")
+    assert cells.all_text_contents() == [str(round(100 * share)) for share in small.null_share.flatten()]
+    assert one.page.locator("[role=gridcell][data-verdict=uncertain]").count() == 1
+    shades = cells.evaluate_all("cells => cells.map(cell => getComputedStyle(cell).backgroundColor)")
+    assert len(set(shades)) > 3
+    one.choose("Cells show", "rank")
+    assert set(cells.all_text_contents()) == {"8"}
+
+
+def test_contributions_colour_the_text(show: Open, small: Findings) -> None:
+    one = show(small)
+    assert small.contribution is not None
+    one.select(3, 0)
+    one.page.locator(".tok").nth(6).click()
+    row = small.contribution.values[3, 6]
+    top = one.page.locator(".top li").first.text_content()
+    assert top.startswith(str(int(row.argmax())))
+    assert f"{100 * row.max():.1f} %" in top
+    assert "±" in top
+    shades = one.page.locator(".tok").evaluate_all("all => all.map(b => getComputedStyle(b).backgroundColor.match(/\\d+/g).map(Number))")
+    for key in (0, 5, 6, 7, 20):
+        assert np.abs(np.array(shades[key]) - oklab_colour(row[key] / row.max())).max() <= 2
+    one.choose("Colour by", "null")
+    assert "looks in layer 3, head 0" in one.page.locator("#contributions ~ div h3").text_content()
+
+
+def test_curves_and_their_tables(show: Open, small: Findings) -> None:
+    one = show(small)
+    assert one.page.locator(".curves").count() == 4
+    for chart, told in zip(one.page.locator(".curves").all(), one.told["depth"], strict=True):
+        assert chart.locator("path.line").count() == len(told["series"])
+        assert chart.locator("circle").count() == sum(len(series["values"]) for series in told["series"])
+        assert chart.locator("svg").bounding_box()["width"] > 200
+        assert chart.locator("tbody tr").count() == len(told["series"])
+        heights = [float(y) for y in chart.locator(".series-0 circle").evaluate_all("all => all.map(c => c.getAttribute('cy'))")]
+        values = told["series"][0]["values"]
+        slope = np.polyfit(values, heights, 1)[0]
+        assert slope < 0  # larger values lie higher
+        assert np.abs(np.polyval(np.polyfit(values, heights, 1), values) - heights).max() < 0.2
+
+
+def test_the_certificate_sorts_and_selects(show: Open, small: Findings) -> None:
+    one = show(small)
+    rows = one.page.locator(".certificate tbody tr")
+    assert rows.count() == 24
+    one.page.get_by_role("button", name="null_space_share").click()
+    shares = [float(text) for text in one.page.locator(".certificate tbody td:nth-child(4)").all_text_contents()]
+    assert shares == sorted(shares)
+    one.page.get_by_role("button", name="null_space_share").click()
+    shares = [float(text) for text in one.page.locator(".certificate tbody td:nth-child(4)").all_text_contents()]
+    assert shares == sorted(shares, reverse=True)
+    rows.first.click()
+    layer, head = np.unravel_index(small.null_share.argmax(), small.null_share.shape)
+    assert one.page.locator(".facts h3").text_content() == f"Layer {layer}, head {head}"
+
+
+def test_proof_methods_and_citations_are_there(show: Open, small: Findings) -> None:
+    text = show(small).page.locator("main").text_content()
+    for part in ("rebuilt and compared", "1.00e-5", "effective_attention", "hidden_token_attribution", "brunner2020identifiability", "@software{clearhead", "seed", "torch 2.13.0"):  # fmt: skip
+        assert part.replace("e-5", "e-05") in text, part
+
+
+def test_what_was_dropped_is_said(show: Open, small: Findings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data, "BUDGET", 16_000)
+    monkeypatch.setattr(data, "FINE", 8_000)
+    one = show(small)
+    assert "mean of the 6 heads" in one.page.locator(".notice").text_content()
+    assert "mean of its 6 heads" in one.page.locator(".row-table h3").text_content()
+    monkeypatch.setattr(data, "BUDGET", 100)
+    two = show(small)
+    assert "left out" in two.page.locator(".notice").text_content()
+    assert two.page.locator(".maps").count() == 0
+    assert two.page.locator("[role=gridcell]").count() == 24
+
+
+def test_without_contributions(show: Open) -> None:
+    one = show(synthetic.findings(contribution=False))
+    assert one.page.locator("fieldset:has(legend:text-is('Colour by')) input").first.get_attribute("value") == "raw"
+    assert one.page.locator(".curves").count() == 2
+
+
+# ------------------------------------------------------------------------------------------------ safe
+
+
+def test_hostile_tokens_only_show(show: Open) -> None:
+    one = show(synthetic.findings(words=synthetic.HOSTILE))
+    shown = one.page.locator(".tok").all_text_contents()
+    assert shown == [token["shown"] for token in one.told["tokens"]]
+    assert "<img src=x onerror=window.hacked=1>" in shown
+    assert one.page.evaluate("window.hacked") is None
+    assert one.page.locator("main script, main img").count() == 0
+    for index in range(len(shown)):
+        one.page.locator(".tok").nth(index).click(position={"x": 2, "y": 4})
+    assert one.page.locator(".tok").nth(len(shown) - 1).get_attribute("aria-pressed") == "true"
+
+
+def test_the_policy_stops_what_slips_in(browser: Any, small: Findings, tmp_path: Path) -> None:
+    """The control: a script planted into the file itself does not run."""
+    page = report.page_of(data.payload(small)).replace("<noscript>", "<script>window.hacked = 1</script><noscript>")
+    path = tmp_path / "planted.html"
+    path.write_text(page, "utf-8")
+    tab = browser.new_page()
+    tab.goto(path.as_uri())
+    tab.wait_for_function("performance.getEntriesByName('clearhead:ready').length")
+    assert tab.evaluate("window.hacked") is None
+    tab.close()
+
+
+def test_a_page_that_cannot_be_drawn_says_so(browser: Any, small: Findings, tmp_path: Path) -> None:
+    told = data.payload(small)
+    del told["tokens"]
+    path = report.write_report(told, tmp_path / "broken.html")
+    tab = browser.new_page()
+    tab.goto(path.as_uri())
+    assert "could not be drawn" in tab.get_by_role("alert").text_content()
+    tab.close()
+
+
+# ------------------------------------------------------------------------------------------------ everyone, everywhere
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("case", ["8", "100", "hostile"])
+def test_it_fits_and_can_be_read(show: Open, size: tuple[int, int], scheme: str, case: str) -> None:
+    cases: dict[str, dict[str, Any]] = {"8": {"tokens": 8}, "100": {"tokens": 100, "layers": 6, "heads": 12, "width": 32}, "hostile": {"words": synthetic.HOSTILE}}
+    one = show(synthetic.findings(**cases[case]), size, scheme)
+    assert one.page.evaluate("document.documentElement.scrollWidth") <= size[0]
+    smallest = one.page.evaluate(
+        """() => Math.min(...[...document.querySelectorAll("main *")].filter(e => e.childNodes.length && [...e.childNodes]
+           .some(n => n.nodeType === 3 && n.data.trim())).map(e => parseFloat(getComputedStyle(e).fontSize)).filter(size => size > 0))"""
+    )
+    assert smallest >= 10.5
+    paper = one.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (paper == "rgb(255, 255, 255)") == (scheme == "light")
+
+
+CONTRAST = """() => {
+  const linear = (v) => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+  const light = (c) => { const [r, g, b] = c.match(/[\\d.]+/g).map(Number); return 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b); };
+  const behind = (e) => { for (; e; e = e.parentElement) { const c = getComputedStyle(e).backgroundColor; if (c !== "rgba(0, 0, 0, 0)") return c; } };
+  const worst = {};
+  for (const e of document.querySelectorAll("#clearhead *")) {
+    if (![...e.childNodes].some(n => n.nodeType === 3 && n.data.trim()) || e.closest("svg") || !e.checkVisibility()) continue;
+    const [a, b] = [light(getComputedStyle(e).color), light(behind(e))].sort((x, y) => y - x);
+    const ratio = (a + 0.05) / (b + 0.05);
+    if (ratio < 4.5) worst[e.className || e.tagName] = ratio.toFixed(2) + " " + e.textContent.slice(0, 20);
+  }
+  return worst;
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_text_has_contrast(show: Open, small: Findings, scheme: str) -> None:
+    """At least 4.5 to 1 (WCAG AA), on heat-map cells and coloured tokens as well."""
+    assert show(small, WIDE, scheme).page.evaluate(CONTRAST) == {}
+
+
+def test_the_theme_can_be_chosen(show: Open, small: Findings) -> None:
+    one = show(small)
+    light = one.pixel("raw", 0, 0)
+    one.choose("Theme", "dark")
+    assert one.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 22, 27)"
+    assert one.pixel("raw", 0, 0) != light
+    assert one.page.evaluate(CONTRAST) == {}
+    one.choose("Theme", "auto")
+    assert one.pixel("raw", 0, 0) == light
+
+
+def test_everything_by_keyboard(show: Open, small: Findings) -> None:
+    one = show(small)
+    keyboard = one.page.keyboard
+    selected = lambda: one.page.locator(".facts h3").text_content()  # noqa: E731
+    one.select(1, 1)
+    keyboard.press("ArrowDown")
+    keyboard.press("ArrowRight")
+    assert selected() == "Layer 2, head 2"
+    for _ in range(9):
+        keyboard.press("ArrowLeft")
+    assert selected() == "Layer 2, head 0"
+    one.page.locator(".tok[aria-pressed=true]").focus()
+    keyboard.press("Home")
+    keyboard.press("ArrowRight")
+    assert one.page.locator(".tok[aria-pressed=true]").get_attribute("aria-label").startswith("token 1:")
+    one.page.locator("[data-view=raw] canvas.over").focus()
+    keyboard.press("ArrowDown")
+    keyboard.press("ArrowRight")
+    assert one.page.locator(".readout").text_content().startswith("query 2 river → key 2 river")
+    one.page.get_by_role("slider", name="Layer").focus()
+    keyboard.press("ArrowLeft")
+    assert selected() == "Layer 1, head 0"
+
+
+def test_everything_has_a_name(show: Open, small: Findings) -> None:
+    unnamed = show(small).page.evaluate(
+        """() => [...document.querySelectorAll("button, input, canvas.over, svg, [role=grid], [tabindex]")]
+           .filter(e => !(e.getAttribute("aria-label") || e.getAttribute("aria-labelledby") || e.textContent.trim() || e.labels?.length))
+           .map(e => e.outerHTML.slice(0, 80))"""
+    )
+    assert unnamed == []
+
+
+# ------------------------------------------------------------------------------------------------ fast
+
+
+@pytest.fixture(scope="module")
+def long() -> Findings:
+    """400 tokens, 12 layers, 12 heads, as sharp as trained heads are, so that every head is kept."""
+    return synthetic.findings(tokens=400, layers=12, heads=12, width=64, sharp=6)
+
+
+def test_400_tokens_of_12_layers_and_heads(show: Open, long: Findings, tmp_path: Path) -> None:
+    first: list[float] = []
+    for _ in range(3):
+        one = show(long)
+        assert one.told["attention"]["mean_of"] is None
+        first.append(one.page.evaluate("performance.getEntriesByName('clearhead:ready')[0].startTime"))
+    size = max(path.stat().st_size for path in tmp_path.iterdir())
+    assert size < 25e6
+    one.page.wait_for_timeout(2500)  # the layers are unpacked ahead
+    one.page.evaluate("performance.clearMeasures()")
+    for layer in range(12):
+        one.select(layer, layer)
+    spent = json.loads(one.page.evaluate("JSON.stringify(performance.getEntriesByType('measure').map(m => [m.name, m.duration]))"))
+    switch = median(duration for name, duration in spent if name == "clearhead:head")
+    text = median(duration for name, duration in spent if name == "clearhead:text")
+    print(f"ready {min(first):.0f} ms, head {switch:.1f} ms, text {text:.1f} ms, {size / 1e6:.1f} MB")  # noqa: T201
+    # The aims are 1 s and 50 ms; the slack of 2 is for a processor shared with other programs.
+    assert min(first) < 2000
+    assert switch < 100
+    assert text < 100
