@@ -10,10 +10,10 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
 echo "Building ..."
-"$python" -m build --outdir "$scratch/dist" . >/dev/null
+"$python" -m build --outdir "$scratch/dist" . >"$scratch/log" 2>&1 || { cat "$scratch/log"; exit 1; }
 echo "Installing the wheel alone ..."
 "$python" -m venv "$scratch/venv"
-"$scratch/venv/bin/python" -m pip install -qq --disable-pip-version-check -c "$constraints" "$scratch"/dist/*.whl
+"$scratch/venv/bin/python" -m pip install -qq --no-compile --disable-pip-version-check -c "$constraints" "$scratch"/dist/*.whl
 cd "$scratch"
 echo "Running it ..."
 venv/bin/clearhead --version

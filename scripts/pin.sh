@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 "${1:-python3}" -m venv "$scratch/venv"
-"$scratch/venv/bin/python" -m pip install -qq --disable-pip-version-check "torch==$torch" --editable '.[dev]'
+"$scratch/venv/bin/python" -m pip install -qq --no-compile --disable-pip-version-check "torch==$torch" --editable '.[dev]'
 {
     echo "# The versions that the tests ran with. Written by \`make pins\`; used by every other command."
     "$scratch/venv/bin/python" -m pip freeze --exclude-editable | sed 's/^\(torch==[0-9.]*\)+.*/\1/'

@@ -51,7 +51,11 @@ def findings(
     position = np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
     for layer in range(layers):
         for head in range(heads):
-            logits = sharp * rng.standard_normal((n, n)) - 0.4 * (head % 3) * position + 3.0 * layer / layers * (np.arange(n) == n - 1)
+            logits = (
+                sharp * rng.standard_normal((n, n))
+                - 0.4 * (head % 3) * position
+                + 3.0 * layer / layers * (np.arange(n) == n - 1)
+            )
             if causal:
                 logits[np.triu_indices(n, 1)] = -np.inf
             raw[layer, head] = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
@@ -68,17 +72,30 @@ def findings(
     nothing = torch.zeros(0)
     layer_of = Layer(nothing, nothing, Visible((0,) * n, stop, n))
     part: Any = SimpleNamespace(layers=(layer_of,) * layers)
-    proof = Proof("rebuilt and compared", "float32", 1e-5, (3e-7,) * layers, (1e-7,) * layers, (2e-7,) * (layers + 1), layers, "first text")
+    proof = Proof(
+        "rebuilt and compared",
+        "float32",
+        1e-5,
+        (3e-7,) * layers,
+        (1e-7,) * layers,
+        (2e-7,) * (layers + 1),
+        layers,
+        "first text",
+    )
     runner: Any = SimpleNamespace(origin=ORIGIN)
     trace = Trace(runner, labels, {"encoder": part}, {}, proof)
 
-    def made(name: str, values: np.ndarray, dims: tuple[str, ...], stderr: np.ndarray | None = None, **options: Any) -> Map:
+    def made(
+        name: str, values: np.ndarray, dims: tuple[str, ...], stderr: np.ndarray | None = None, **options: Any
+    ) -> Map:
         named = {dim: labels for dim in dims if dim in ("query", "key")}
         meta = {"method": name, "options": options, "text_sha256": "0" * 64, "seed": 0}
         return Map(values, dims, tokens=named, unit="share", meta=meta, stderr=stderr)
 
     pair = ("layer", "head", "query", "key")
-    moved = tuple(farthest(raw, labels, layer, layer % heads, layer % n) for layer in range(layers if n > width + 1 else 0))
+    moved = tuple(
+        farthest(raw, labels, layer, layer % heads, layer % n) for layer in range(layers if n > width + 1 else 0)
+    )
     mixed = contributions(rng, layers, n, causal) if contribution else None
     return Findings(
         trace,
@@ -86,7 +103,9 @@ def findings(
         made("effective_attention", effective, pair, part="effective"),
         certificate(layers, heads, n, width),
         naive(layers, n),
-        None if mixed is None else made("hidden_token_attribution", mixed, ("layer", "query", "key"), 0.1 * mixed, probes=16, seed=0),
+        None
+        if mixed is None
+        else made("hidden_token_attribution", mixed, ("layer", "query", "key"), 0.1 * mixed, probes=16, seed=0),
         moved,
         len(moved),
     )
@@ -113,7 +132,11 @@ def certificate(layers: int, heads: int, n: int, width: int) -> Table:
     same = {"keys": n, "d_v": width, "rank": rank, "nullity": n - rank, "nullity_row_sum": max(0, n - rank - 1)}
     columns: dict[str, Any] = {"layer": [layer for layer, _ in pairs], "head": [head for _, head in pairs]}
     columns |= {name: [value] * len(pairs) for name, value in same.items()}
-    columns |= {"smallest_kept": [0.1 + 0.01 * i for i in range(len(pairs))], "largest_dropped": [1e-16] * len(pairs), "verdict": verdict}
+    columns |= {
+        "smallest_kept": [0.1 + 0.01 * i for i in range(len(pairs))],
+        "largest_dropped": [1e-16] * len(pairs),
+        "verdict": verdict,
+    }
     meta = {"method": "attention_identifiability", "options": {"per_query": False}}
     return Table(columns, meta=meta, about={name: f"meaning of {name}" for name in columns})
 
@@ -128,6 +151,12 @@ def farthest(raw: np.ndarray, labels: Tokens, layer: int, head: int, query: int)
 def naive(layers: int, n: int) -> Table:
     """As `token_identifiability_naive` gives it."""
     rate = np.linspace(1, 0.6, layers + 1).tolist()
-    columns = {"depth": list(range(layers + 1)), "tokens": [n] * (layers + 1), "identical": [0] * (layers + 1), "rate": rate, "strict_rate": rate}
+    columns = {
+        "depth": list(range(layers + 1)),
+        "tokens": [n] * (layers + 1),
+        "identical": [0] * (layers + 1),
+        "rate": rate,
+        "strict_rate": rate,
+    }
     meta = {"method": "token_identifiability_naive", "options": {"distance": "cosine"}}
     return Table(columns, meta=meta, about={name: f"meaning of {name}" for name in columns})

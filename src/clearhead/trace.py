@@ -1,21 +1,20 @@
 """One captured forward pass, and what may be asked of the model behind it.
 
-A `Trace` is what `Model.trace` returns: tokens, and for each part of the model (encoder, decoder, cross) the layers and
-hidden states as the model itself computed them, with the proof of it. Methods read a Trace; those that must run the
+A `Trace` is what `Model.trace` returns: tokens, and for each part of the model (encoder, decoder, cross) the layers
+and hidden states as the model itself computed them, with the proof of it. Methods read a Trace; those that must run the
 model again see it through the `Runner` protocol below.
 
-Counting: *layer* 0..L-1 is a block; *depth* 0..L a state between blocks (0 = what the first block reads, depth l+1 = the
-state after block l, before any final norm).
+Counting: *layer* 0..L-1 is a block; *depth* 0..L a state between blocks (0 = what the first block reads, depth l+1 =
+the state after block l, before any final norm).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from clearhead.errors import InputError, NotDefined
+from clearhead.errors import InputError
 from clearhead.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ class Runner(Protocol):
         ...
 
     def output_weight(self, layer: int, part: str | None = None) -> Tensor:
-        """W_O of one layer as [head, value_width, width], so that the attention output is sum_h head_output_h @ W_O_h + b_O."""
+        """W_O of one layer as [head, value_width, width]: the attention output is sum_h head_output_h @ W_O_h + b_O."""
         ...
 
     def output_bias(self, layer: int, part: str | None = None) -> Tensor | None:
@@ -84,7 +83,8 @@ class Visible:
         key = torch.arange(self.keys, device=device)  # pyright: ignore[reportArgumentType, reportCallIssue]
         chosen = range(len(self.start)) if rows is None else rows
         start, stop = (
-            torch.tensor([bound[row] for row in chosen], device=key.device)[:, None] for bound in (self.start, self.stop)
+            torch.tensor([bound[row] for row in chosen], device=key.device)[:, None]
+            for bound in (self.start, self.stop)
         )
         return (key >= start) & (key < stop)
 

@@ -17,4 +17,6 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             return "from source"
 
-    return {name: of(name) for name in ("clearhead", "torch", "transformers", "numpy")} | {"python": platform.python_version()}
+    return {name: of(name) for name in ("clearhead", "torch", "transformers", "numpy")} | {
+        "python": platform.python_version()
+    }

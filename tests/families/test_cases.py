@@ -1,4 +1,4 @@
-"""Small inputs that other tools get wrong, each against its right value (arrays beside the repository, skipped without)."""
+"""Small inputs that other tools get wrong, each against its right value (arrays beside the repository)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ def test_every_case_is_followed_or_refused() -> None:
 
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-6), ("float32", 1e-5)])
-@pytest.mark.parametrize(("case", "name"), [("01_gpt2_left_padding", "hidden_last"), ("03_bert_right_padding", "hidden")])
+@pytest.mark.parametrize(
+    ("case", "name"), [("01_gpt2_left_padding", "hidden_last"), ("03_bert_right_padding", "hidden")]
+)
 def test_padded_batch_equals_alone(case: str, name: str, dtype: str, tolerance: float, side: str) -> None:
     right, model = arrays(case), ch.load(folder(case), dtype=dtype)
     model.tokenizer.padding_side = side
@@ -147,7 +149,8 @@ def test_empty_text_is_refused_and_costs_no_other() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "count", "most"), [("21_too_long", 513, 512), ("01_gpt2_left_padding", 33, 32), ("02_llama_left_padding", 70, 64)]
+    ("name", "count", "most"),
+    [("21_too_long", 513, 512), ("01_gpt2_left_padding", 33, 32), ("02_llama_left_padding", 70, 64)],
 )
 def test_long_text_is_refused_with_both_lengths(name: str, count: int, most: int) -> None:
     model = ch.load(folder(name), dtype="float64")
@@ -193,7 +196,9 @@ def state(model: Any) -> dict[str, Any]:
     for key, value in sorted(model.state_dict().items()):
         digest.update(key.encode() + value.numpy().tobytes())
     return {
-        "hooks": sum(len(m._forward_hooks) + len(m._forward_pre_hooks) + len(m._backward_hooks) for m in model.modules()),
+        "hooks": sum(
+            len(m._forward_hooks) + len(m._forward_pre_hooks) + len(m._backward_hooks) for m in model.modules()
+        ),
         "attention": model.config._attn_implementation,
         "training": model.training,
         "registry": sorted(ALL_ATTENTION_FUNCTIONS.keys()),

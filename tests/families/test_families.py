@@ -37,7 +37,9 @@ def test_capture_agrees_with_the_model(family: str, dtype: torch.dtype, attentio
     assert len(trace.layers) == len(own.attentions) == model.layers
     for layer, weights in zip(trace.layers, own.attentions, strict=True):
         assert torch.equal(layer.probabilities, weights[0])  # the same kernels ran: not one bit differs
-    for mine, theirs in zip(trace.hidden[:-1], own.hidden_states[:-1], strict=True):  # their last is after the final norm
+    for mine, theirs in zip(
+        trace.hidden[:-1], own.hidden_states[:-1], strict=True
+    ):  # their last is after the final norm
         assert torch.equal(mine, theirs[0])
     assert trace.proof.kind == "rebuilt and compared" and trace.proof.calls == model.layers
     assert trace.proof.worst < 1.5 * trace.proof.tolerance * (model.layers + 1) ** 0.5
@@ -46,17 +48,22 @@ def test_capture_agrees_with_the_model(family: str, dtype: torch.dtype, attentio
 
 @FAMILY
 def test_attention_is_what_the_formula_says(family: str) -> None:
-    """Head outputs by a loop over heads, queries and the keys that each may see, from q, k, v alone (no mask tensor)."""
+    """Head outputs by a loop over heads, queries and the keys that each may see, from q, k, v alone."""
     model = load(family)
     trace = model.trace(tiny.words(9))
     window = model.config.sliding_window if family in WINDOWED else None
-    kinds = getattr(model.config, "layer_types", None) or ["sliding_attention" if window else "full_attention"] * model.layers
+    kinds = (
+        getattr(model.config, "layer_types", None)
+        or ["sliding_attention" if window else "full_attention"] * model.layers
+    )
     for number, layer in enumerate(trace.layers):
         n = len(trace.tokens)
         causal = model.family.part == "decoder"
         reach = window if kinds[number] == "sliding_attention" and causal else None
         seen = [[j for j in range(n) if not (causal and j > i) and not (reach and i - j >= reach)] for i in range(n)]
-        assert [(keys[0], keys[-1] + 1) for keys in seen] == list(zip(layer.visible.start, layer.visible.stop, strict=True))
+        assert [(keys[0], keys[-1] + 1) for keys in seen] == list(
+            zip(layer.visible.start, layer.visible.stop, strict=True)
+        )
         if family == "mpnet":  # its position bias is not in q and k
             continue
         scale = 9**-0.5 if family == "gemma3_text" else layer.query.shape[-1] ** -0.5
@@ -165,6 +172,10 @@ def test_each_situation_is_compared_once() -> None:
 
 
 def test_unfollowed_switches_are_refused_by_name() -> None:
-    for family, change in [("bert", {"is_decoder": True}), ("gpt2", {"reorder_and_upcast_attn": True}), ("gemma3_text", {"use_bidirectional_attention": True})]:
+    for family, change in [
+        ("bert", {"is_decoder": True}),
+        ("gpt2", {"reorder_and_upcast_attn": True}),
+        ("gemma3_text", {"use_bidirectional_attention": True}),
+    ]:
         with pytest.raises(errors.UnsupportedModel, match=next(iter(change))):
             load(family, **change)

@@ -35,7 +35,9 @@ def paragraphs(shared: Path) -> list[str]:
 
 @pytest.mark.parametrize(("name", "lengths"), [("minilm", (3, 60, 300)), ("mpnet", (3, 60, 300))])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
-def test_encoders_are_proven(real_models: Path, paragraphs: list[str], name: str, lengths: tuple[int, ...], dtype: str) -> None:
+def test_encoders_are_proven(
+    real_models: Path, paragraphs: list[str], name: str, lengths: tuple[int, ...], dtype: str
+) -> None:
     model = ch.load(real_models / name, dtype=dtype)
     for words in lengths:
         text = " ".join(" ".join(paragraphs).split()[:words])
@@ -79,7 +81,9 @@ def test_gemma_doubled_start_is_told(gemma: ch.Model, shared: Path) -> None:
     with np.load(shared / "cases" / "18_special_tokens.npz") as right:
         trace = gemma.trace("<bos>Hello")
         assert trace.tokens.ids == tuple(right["gemma_ids"])
-        assert [{"text": 0, "template": 1, "typed": 2}[o] for o in trace.tokens.origin] == right["gemma_special"].tolist()
+        assert [{"text": 0, "template": 1, "typed": 2}[o] for o in trace.tokens.origin] == right[
+            "gemma_special"
+        ].tolist()
         assert [list(span or (-1, -1)) for span in trace.tokens.spans] == right["gemma_spans"].tolist()
     assert "stands there twice" in trace.warnings[0]
 

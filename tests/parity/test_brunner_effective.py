@@ -1,4 +1,4 @@
-"""Effective attention and ranks against the reference arrays: all heads of the demo model, on a short and a long text."""
+"""Effective attention and ranks against the reference arrays: all heads of the demo model, a short and a long text."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -11,11 +11,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
 from clearhead import __version__, cli
 from clearhead.cli import DEMO_TEXT, app
 from clearhead.maps import Map, Table
-from typer.main import get_command
-from typer.testing import CliRunner
 
 COMMANDS: dict[str, Any] = getattr(get_command(app), "commands")  # noqa: B009
 
@@ -55,7 +56,9 @@ def test_help_is_in_the_documents(name: str, root: Path) -> None:
 
 def test_help_answers_at_once_without_torch() -> None:
     program = "import sys; sys.argv = ['clearhead', '--help']\nfrom clearhead.cli import main\ntry: main()\nexcept SystemExit: pass\n"
-    program += "assert not {'torch', 'transformers', 'numpy', 'pandas', 'matplotlib'} & set(sys.modules), 'heavy import'"
+    program += (
+        "assert not {'torch', 'transformers', 'numpy', 'pandas', 'matplotlib'} & set(sys.modules), 'heavy import'"
+    )
     times: list[float] = []
     for _ in range(3):
         begun = time.perf_counter()
@@ -140,7 +143,9 @@ def test_an_error_is_one_line_and_code_2(
     assert Path("there.html").read_text() == "mine"
 
 
-def test_an_existing_output_is_refused_before_the_model_is_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_existing_output_is_refused_before_the_model_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(cli, "load", lambda source: pytest.fail("the model was loaded"))
     there = tmp_path / "there.html"
     there.write_text("mine")
@@ -177,7 +182,9 @@ def test_an_interrupt_is_quiet_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_failed_install_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_failed_install_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     import importlib.util
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
@@ -220,7 +227,9 @@ def test_map_writes_every_format(suffix: str, monkeypatch: pytest.MonkeyPatch, t
     assert saved.equals(made)
 
 
-def test_map_writes_tables_and_reads_text_from_files_and_standard_input(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_map_writes_tables_and_reads_text_from_files_and_standard_input(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     text = tmp_path / "text.txt"
     text.write_bytes(b"\xef\xbb\xbf" + "Ein schöner Tag.".encode())
     one, two = tmp_path / "one.json", tmp_path / "two.json"

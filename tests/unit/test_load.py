@@ -80,7 +80,9 @@ def test_random_head_is_named_and_random_layer_refused(folder: Path) -> None:
     assert ch.load(folder).random == ("pooler.dense.bias", "pooler.dense.weight")
     del pooled["encoder.layer.1.attention.self.value.weight"]
     save_file(pooled, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(errors.LoadError, match=r"would be random; got no encoder\.layer\.1\.attention\.self\.value\.weight"):
+    with pytest.raises(
+        errors.LoadError, match=r"would be random; got no encoder\.layer\.1\.attention\.self\.value\.weight"
+    ):
         ch.load(folder)
 
 
@@ -116,7 +118,9 @@ def test_unknown_id_is_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     start = time.monotonic()
-    with pytest.raises(errors.LoadError, match=r"owner/no-such-model.*(cannot be reached|does not answer|knows no model)"):
+    with pytest.raises(
+        errors.LoadError, match=r"owner/no-such-model.*(cannot be reached|does not answer|knows no model)"
+    ):
         ch.load("owner/no-such-model")
     assert time.monotonic() - start < 5.0  # the promise itself: the deadline inside is 4.5 s
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
@@ -241,7 +245,11 @@ def test_not_gguf(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"dtype": "float8"}, "no such dtype"), ({"device": "nothing:3"}, "cannot be used"), ({"revision": "main"}, "revision is for hub ids")],
+    [
+        ({"dtype": "float8"}, "no such dtype"),
+        ({"device": "nothing:3"}, "cannot be used"),
+        ({"revision": "main"}, "revision is for hub ids"),
+    ],
 )
 def test_bad_options(folder: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(errors.InputError, match=message):
@@ -250,7 +258,11 @@ def test_bad_options(folder: Path, options: dict[str, Any], message: str) -> Non
 
 def test_things_that_are_no_model() -> None:
     hf, tokenizer = tiny.tiny("bert")
-    for pair, message in [((hf,), "tuple of 1"), ((tokenizer, hf), "must be a transformers model"), ((hf, "tokenizer"), "must be a transformers tokenizer")]:
+    for pair, message in [
+        ((hf,), "tuple of 1"),
+        ((tokenizer, hf), "must be a transformers model"),
+        ((hf, "tokenizer"), "must be a transformers tokenizer"),
+    ]:
         with pytest.raises(errors.InputError, match=message):
             ch.load(pair)  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""Effective attention, its sums, ranks and polytopes, against one singular value decomposition a row and closed forms."""
+"""Effective attention, its sums, ranks and polytopes against one decomposition a row and closed forms."""
 
 import numpy as np
 import pytest

@@ -15,14 +15,15 @@ from typing import Any
 import numpy as np
 import pytest
 import synthetic
+from hypothesis import given
+from hypothesis import strategies as st
+
 from clearhead.errors import InputError
-from clearhead.explorer import data, findings, report
+from clearhead.explorer import charts, data, findings, report
 from clearhead.explorer.findings import Findings
 from clearhead.explorer.packing import magnitude, pack
 from clearhead.explorer.verdicts import percent, scientific, verdicts
 from clearhead.maps import Table
-from hypothesis import given
-from hypothesis import strategies as st
 
 # ------------------------------------------------------------------------------------------------ packing
 
@@ -75,7 +76,10 @@ def sentences(found: Findings) -> str:
 def test_verdicts_where_heads_are_not_identifiable() -> None:
     found = synthetic.findings(tokens=24, layers=4, heads=6, width=8)
     text = sentences(found)
-    assert "24 tokens, heads of 8 dimensions: **23 of 24 heads are not identifiable**. **1 is uncertain**: layer 0 head 1." in text
+    assert (
+        "24 tokens, heads of 8 dimensions: **23 of 24 heads are not identifiable**. **1 is uncertain**: layer 0 head 1."
+        in text
+    )
     raw, effective = found.raw.values, found.effective.values
     share = ((raw - effective) ** 2).sum() / (raw**2).sum()
     assert f"**{100 * share:.0f} %** of the squared norm" in text
@@ -127,7 +131,16 @@ def test_masked_models_say_whose_row_is_judged() -> None:
 
 @pytest.mark.parametrize(
     ("share", "text"),
-    [(0, "0 %"), (1, "100 %"), (1e-6, "under 0.1 %"), (0.99999, "over 99.9 %"), (0.0449, "4.5 %"), (0.0996, "10 %"), (0.41, "41 %"), (0.996, "99.6 %")],
+    [
+        (0, "0 %"),
+        (1, "100 %"),
+        (1e-6, "under 0.1 %"),
+        (0.99999, "over 99.9 %"),
+        (0.0449, "4.5 %"),
+        (0.0996, "10 %"),
+        (0.41, "41 %"),
+        (0.996, "99.6 %"),
+    ],
 )
 def test_percent_never_rounds_to_none_or_all(share: float, text: str) -> None:
     assert percent(share) == text
@@ -167,12 +180,13 @@ def test_distance_curves_against_plain_loops() -> None:
     found = synthetic.findings(tokens=16)
     assert found.contribution is not None
     values = found.contribution.values
-    plain, trend = data.distance_curves(found.contribution)
+    plain, trend = charts.distance_curves(found.contribution)
     groups = {"1 token away": (1, 1), "2": (2, 2), "3": (3, 3), "4–5": (4, 5), "6–10": (6, 10), "11 or more": (11, 99)}
     assert [one["name"] for one in plain["series"]] == list(groups)
     for share, change, (low, high) in zip(plain["series"], trend["series"], groups.values(), strict=True):
         total = [
-            sum(values[layer, j, i] for j in range(16) for i in range(16) if low <= abs(i - j) <= high) for layer in range(4)
+            sum(values[layer, j, i] for j in range(16) for i in range(16) if low <= abs(i - j) <= high)
+            for layer in range(4)
         ]
         np.testing.assert_allclose(share["values"], np.array(total) / 16, rtol=1e-12)
         np.testing.assert_allclose(change["values"], np.array(total) / sum(total), rtol=1e-12)
@@ -181,7 +195,11 @@ def test_distance_curves_against_plain_loops() -> None:
 def test_groups_of_distances_that_a_short_text_lacks_are_absent() -> None:
     found = synthetic.findings(tokens=4)
     assert found.contribution is not None
-    assert [one["name"] for one in data.distance_curves(found.contribution)[0]["series"]] == ["1 token away", "2", "3"]
+    assert [one["name"] for one in charts.distance_curves(found.contribution)[0]["series"]] == [
+        "1 token away",
+        "2",
+        "3",
+    ]
 
 
 def test_detail_is_dropped_with_a_notice_where_it_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +223,9 @@ def test_detail_is_dropped_with_a_notice_where_it_does_not_fit(monkeypatch: pyte
 
 
 def test_contributions_that_were_left_out_are_said() -> None:
-    found = replace(synthetic.findings(contribution=False), notices=("Contributions are left out: as asked (0 probes).",))
+    found = replace(
+        synthetic.findings(contribution=False), notices=("Contributions are left out: as asked (0 probes).",)
+    )
     told = data.payload(found)
     assert told["contribution"] is None
     assert told["notices"] == ["Contributions are left out: as asked (0 probes)."]
@@ -264,7 +284,9 @@ def test_hostile_text_stays_data(hostile: str) -> None:
 
 def test_the_policy_allows_this_page_and_nothing_else(hostile: str) -> None:
     page = Page(hostile)
-    policy = next(a["content"] for tag, a in page.elements if tag == "meta" and a.get("http-equiv") == "Content-Security-Policy")
+    policy = next(
+        a["content"] for tag, a in page.elements if tag == "meta" and a.get("http-equiv") == "Content-Security-Policy"
+    )
     assert policy is not None
     rules = dict(part.split(" ", 1) for part in policy.split("; "))
     assert rules["default-src"] == "'none'"
@@ -279,7 +301,7 @@ def test_the_page_names_no_address_to_load(hostile: str) -> None:
         assert attributes.get("src") is None, tag
         assert attributes.get("href") in (None, "data:,"), tag
         assert attributes.get("style") is None, tag
-    addresses = set(re.findall(r"https?://[^\s\"'\\<]+", hostile))
+    addresses = set(re.findall(r"https?://[^\s\"'\\<}]+", hostile))
     assert addresses <= {"http://www.w3.org/2000/svg", "https://arxiv.org/abs/1908.04211"}
 
 

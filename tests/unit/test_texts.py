@@ -37,7 +37,9 @@ def test_texts_that_are_refused(model: ch.Model, text: Any, message: str) -> Non
 
 def test_a_long_text_names_both_lengths_and_a_cut_that_fits(model: ch.Model) -> None:
     text = tiny.words(63)
-    with pytest.raises(errors.InputError, match=r"got 65 tokens; allowed: at most 64\. Cut it \(text\[:(\d+)\] fits\)") as caught:
+    with pytest.raises(
+        errors.InputError, match=r"got 65 tokens; allowed: at most 64\. Cut it \(text\[:(\d+)\] fits\)"
+    ) as caught:
         model.trace(text)
     cut = int(str(caught.value).split("text[:")[1].split("]")[0])
     assert len(model.trace(text[:cut]).tokens) == 64
@@ -68,7 +70,9 @@ def test_a_special_token_twice_is_told() -> None:
     llama = ch.load(tiny.tiny("llama"))
     trace = llama.trace("<bos> w1")
     assert trace.tokens.origin == ("template", "typed", "text")
-    assert trace.warnings == ("the text itself writes '<bos>', which the tokenizer has added already: it now stands there twice",)
+    assert trace.warnings == (
+        "the text itself writes '<bos>', which the tokenizer has added already: it now stands there twice",
+    )
     assert llama.trace("w1").warnings == ()
 
 

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from clearhead import __version__
+from clearhead.explorer.charts import curves_of
 from clearhead.explorer.findings import Findings
-from clearhead.explorer.packing import magnitude, pack, text_size
-from clearhead.explorer.verdicts import farthest, not_own, own_share, scientific, verdicts
+from clearhead.explorer.packing import Bits, magnitude, pack, text_size
+from clearhead.explorer.verdicts import farthest, scientific, verdicts
 from clearhead.maps import Map
 from clearhead.methods.registry import find
 from clearhead.tokens import Tokens
@@ -22,17 +23,21 @@ BUDGET = 24_000_000
 """Characters of packed arrays in a payload, so that a report stays under 25 MB."""
 FINE = 6_000_000
 """Up to this size arrays are packed with 16 bits a value; beyond, with 8."""
-DISTANCES = (("1 token away", 1, 1), ("2", 2, 2), ("3", 3, 3), ("4–5", 4, 5), ("6–10", 6, 10), ("11 or more", 11, None))
-"""The groups of Brunner et al. 2020, figure 4a: name, from, to; left and right together."""
-
-CITE = [
-    {
-        "plain": "The methods: effective attention, attention and token identifiability, Hidden Token Attribution.",
-        "bibtex": "@inproceedings{brunner2020identifiability,\n  title = {On Identifiability in Transformers},\n"
-        "  author = {Brunner, Gino and Liu, Yang and Pascual, Dami{\\'a}n and\n            Richter, Oliver and Ciaramita, Massimiliano and Wattenhofer, Roger},\n  booktitle = {International Conference on Learning Representations},\n  year = {2020},\n"
-        "  url = {https://arxiv.org/abs/1908.04211}\n}",
-    },
-]
+CITE_BRUNNER = r"""
+@inproceedings{brunner2020identifiability,
+  title = {On Identifiability in Transformers},
+  author = {Brunner, Gino and Liu, Yang and Pascual, Dami{\'a}n and
+            Richter, Oliver and Ciaramita, Massimiliano and Wattenhofer, Roger},
+  booktitle = {International Conference on Learning Representations},
+  year = {2020},
+  url = {https://arxiv.org/abs/1908.04211}
+}"""
+CITE_CLEARHEAD = f"""
+@software{{clearhead,
+  title = {{clearhead: what attention in a transformer can and cannot tell you}},
+  author = {{The clearhead authors}},
+  version = {{{__version__}}}
+}}"""
 
 
 def payload(findings: Findings) -> dict[str, Any]:
@@ -60,8 +65,11 @@ def payload(findings: Findings) -> dict[str, Any]:
         "proof": proof_of(findings),
         "methods": methods_of(findings),
         "origin": origin_of(findings),
-        "cite": [cite_clearhead(), *CITE],
-        "footer": f"Made by clearhead {__version__}. This file holds everything that it shows and asks nothing of any network.",
+        "cite": [
+            {"plain": "The software that made this report.", "bibtex": CITE_CLEARHEAD.strip()},
+            {"plain": "Its methods: identifiability, Hidden Token Attribution.", "bibtex": CITE_BRUNNER.strip()},
+        ],
+        "footer": f"Made by clearhead {__version__}. The page holds all that it shows and asks nothing of any network.",
     }
 
 
@@ -112,7 +120,8 @@ def pack_both(raw: np.ndarray, effective: np.ndarray, budget: int) -> tuple[dict
     """Both maps with the same bits and steps (where they are equal, their difference is 0); None where 8 bits need more
     than the budget."""
     largest = np.maximum(magnitude(raw), magnitude(effective))
-    for bits, limit in ((16, min(FINE, budget)), (8, budget)):
+    attempts: tuple[tuple[Bits, int], ...] = ((16, min(FINE, budget)), (8, budget))
+    for bits, limit in attempts:
         first = pack(raw, bits, largest=largest, limit=limit)
         second = first and pack(effective, bits, largest=largest, limit=limit - text_size(first))
         if first and second:
@@ -122,7 +131,7 @@ def pack_both(raw: np.ndarray, effective: np.ndarray, budget: int) -> tuple[dict
 
 def contribution_of(contribution: Map) -> dict[str, Any]:
     """Contributions and their standard errors."""
-    sentence = "How strongly each input token moves this token's state: Hidden Token Attribution, shares that sum to 100 %."
+    sentence = "How strongly each input token moves this token's state: Hidden Token Attribution, shares of 100 %."
     if contribution.stderr is not None:
         probes = contribution.meta["options"]["probes"]
         sentence += f" Estimated from {probes} random probes a token; ± is the standard error."
@@ -141,13 +150,14 @@ def packed_size(contribution: dict[str, Any] | None) -> int:
 
 
 def start_of(findings: Findings) -> dict[str, int]:
-    """What is selected at first: the row of a text token that can move farthest, else the middle layer's first text token."""
+    """Selected at first: the row of a text token that can move farthest, else the first text token in the middle."""
     origins = findings.trace.tokens.origin
     moved = [one for one in findings.moved if origins[one.meta["options"]["query"]] == "text"] or findings.moved
     if moved:
         where = farthest(moved).meta["options"]
         return {name: where[name] for name in ("layer", "head", "query")}
-    return {"layer": findings.raw.values.shape[0] // 2, "head": 0, "query": origins.index("text") if "text" in origins else 0}
+    query = origins.index("text") if "text" in origins else 0
+    return {"layer": findings.raw.values.shape[0] // 2, "head": 0, "query": query}
 
 
 def overview_of(findings: Findings) -> dict[str, Any]:
@@ -156,8 +166,8 @@ def overview_of(findings: Findings) -> dict[str, Any]:
     order = np.lexsort((table["head"], table["layer"]))
     if len(table) != shape[0] * shape[1]:
         raise ValueError(f"the certificate has {len(table)} lines for {shape[0]} layers of {shape[1]} heads")
-    columns = {"verdict": "verdict", "rank": "rank", "keys": "keys", "nullity": "nullity", "nullity_row_sum": "nullity_row_sum", "width": "d_v"}
-    grids = {name: table[column][order].reshape(shape).tolist() for name, column in columns.items()}
+    columns = ("verdict", "rank", "keys", "d_v", "nullity", "nullity_row_sum")
+    grids = {name: table[name][order].reshape(shape).tolist() for name in columns}
     return {"share": findings.null_share.tolist(), **grids}
 
 
@@ -165,73 +175,12 @@ def certificate_of(findings: Findings) -> dict[str, Any]:
     """The certificate's columns, the verdict and the null-space share before the ranks."""
     table = findings.certificate
     columns = {name: table[name].tolist() for name in ("layer", "head", "verdict")}
-    columns["null_space_share"] = [findings.null_share[place] for place in zip(table["layer"], table["head"], strict=True)]
+    columns["null_space_share"] = findings.null_share[table["layer"], table["head"]].tolist()
     columns |= {name: column.tolist() for name, column in table.columns.items() if name not in columns}
     if columns.get("kv_head") == columns["head"]:
         del columns["kv_head"]  # no groups: it says nothing
-    return {"columns": columns, "about": {**table.about, "null_space_share": "||A - A_eff||^2 / ||A||^2 over all queries of the head"}}
-
-
-def curves_of(findings: Findings) -> list[dict[str, Any]]:
-    """The charts over layers."""
-    charts = [null_curve(findings), identity_curves(findings)]
-    return charts if findings.contribution is None else charts + distance_curves(findings.contribution)
-
-
-def null_curve(findings: Findings) -> dict[str, Any]:
-    """Null-space share of each layer, and of its heads."""
-    shares = findings.null_share
-    return {
-        "title": "Attention without effect",
-        "note": "Null-space share of the heads of a layer: the median head, the band from the least to the largest.",
-        "axis": "in layer",
-        "top": 1.0,
-        "series": [{"name": "null-space share", "values": np.median(shares, axis=1).tolist(), "low": shares.min(axis=1).tolist(), "high": shares.max(axis=1).tolist()}],
-    }
-
-
-def identity_curves(findings: Findings) -> dict[str, Any]:
-    """What is left of a token's identity."""
-    series: list[dict[str, Any]] = [{"name": "nearest to own input", "values": findings.naive["rate"][1:].tolist()}]
-    note = "Nearest to own input: tokens whose hidden state is nearest, by cosine, to their own input vector."
-    contribution = findings.contribution
-    if contribution is not None:
-        low, median, high = np.quantile(own_share(contribution), (0.25, 0.5, 0.75), axis=1).tolist()
-        series.append({"name": "own contribution", "values": median, "low": low, "high": high})
-        series.append({"name": "not own largest", "values": not_own(contribution).tolist()})
-        note += (
-            " Own contribution: median over the tokens, the band from the first to the third quartile. "
-            "Not own largest: tokens to which another token contributes more than their own input."
-        )
-    return {"title": "Identity", "note": note, "axis": "after layer", "top": 1.0, "series": series}
-
-
-def distance_curves(contribution: Map) -> list[dict[str, Any]]:
-    """Contribution by distance between source and target: the share, and its change with depth."""
-    values = contribution.values
-    n = values.shape[-1]
-    apart = np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
-    groups = [(name, (apart >= low) & (apart <= (n if high is None else high))) for name, low, high in DISTANCES]
-    totals = {name: values[:, pairs].sum(axis=1) for name, pairs in groups if pairs.any()}
-    totals = {name: total for name, total in totals.items() if total.sum() > 0}
-    if not totals:
-        return []
-    return [
-        {
-            "title": "Where contributions come from",
-            "note": "Share of a token's state that comes from all tokens at each distance, left and right together; mean over tokens. "
-            "The rest is its own.",
-            "axis": "after layer", "from_zero": True, "ordered": True,
-            "series": [{"name": name, "values": (total / n).tolist()} for name, total in totals.items()],
-        },
-        {
-            "title": "Near and far with depth",
-            "note": "The same, each curve divided by its sum over the layers (Brunner et al. 2020, figure 4a): a rising curve is a "
-            "distance that matters more in later layers.",
-            "axis": "after layer", "from_zero": False, "ordered": True,
-            "series": [{"name": name, "values": (total / total.sum()).tolist()} for name, total in totals.items()],
-        },
-    ]  # fmt: skip
+    about = {**table.about, "null_space_share": "||A - A_eff||^2 / ||A||^2 over all queries of the head"}
+    return {"columns": columns, "about": about}
 
 
 def proof_of(findings: Findings) -> dict[str, Any]:
@@ -241,7 +190,11 @@ def proof_of(findings: Findings) -> dict[str, Any]:
     sentence = (
         "Every layer's attention output was rebuilt from the captured attention, values and output projection and compared with "
         "the model's own"
-        + ("" if compared is None else "; the hidden states were compared with an untouched forward pass of the model as well")
+        + (
+            ""
+            if compared is None
+            else "; the hidden states were compared with an untouched forward pass of the model as well"
+        )
         + f". The largest relative difference is {scientific(proof.worst)}; beyond {scientific(proof.tolerance)} there would be no report."
     )
     pairs = [
@@ -270,7 +223,9 @@ def methods_of(findings: Findings) -> list[dict[str, str]]:
     }
     if findings.moved:
         given = findings.moved[0].meta["options"]
-        options["farthest_attention"] = {name: value for name, value in given.items() if name not in ("layer", "head", "query")}
+        options["farthest_attention"] = {
+            name: value for name, value in given.items() if name not in ("layer", "head", "query")
+        }
     used = [(find(name), given) for name, given in options.items()]
     return [
         {
@@ -293,12 +248,3 @@ def origin_of(findings: Findings) -> list[list[str]]:
         pairs.append(["seed", str(findings.contribution.meta.get("seed"))])
     pairs.append(["versions", ", ".join(f"{name} {version}" for name, version in origin["versions"].items())])
     return pairs
-
-
-def cite_clearhead() -> dict[str, str]:
-    """How to cite this library."""
-    return {
-        "plain": "The software that made this report.",
-        "bibtex": f"@software{{clearhead,\n  title = {{clearhead: what attention in a transformer can and cannot tell you}},\n"
-        f"  author = {{The clearhead authors}},\n  version = {{{__version__}}}\n}}",
-    }

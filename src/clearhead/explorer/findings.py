@@ -98,7 +98,9 @@ def analyse(
         if moved and time.monotonic() > until:
             break
         moved.append(call("farthest_attention", trace, layer=layer, head=head, query=query, seed=seed))
-    why = "as asked (0 probes)" if probes == 0 else "this text and model would take very long (--probes 2 computes them)"
+    why = (
+        "as asked (0 probes)" if probes == 0 else "this text and model would take very long (--probes 2 computes them)"
+    )
     notices = () if used else (f"Contributions are left out: {why}.",)
     return Findings(trace, raw, effective, certificate, naive, contribution, tuple(moved), len(rows), notices)
 

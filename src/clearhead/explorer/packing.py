@@ -11,7 +11,9 @@ import numpy as np
 Bits = Literal[8, 16]
 
 
-def pack(values: np.ndarray, bits: Bits, *, largest: np.ndarray | None = None, limit: float = float("inf")) -> dict[str, Any] | None:
+def pack(
+    values: np.ndarray, bits: Bits, *, largest: np.ndarray | None = None, limit: float = float("inf")
+) -> dict[str, Any] | None:
     """`values` [layer, query, key] or [layer, head, query, key] as integer multiples of a step, one step a layer and head.
 
     value = code * largest / levels, so that every value is within half a step, largest / levels / 2, of the exact one.
@@ -25,7 +27,9 @@ def pack(values: np.ndarray, bits: Bits, *, largest: np.ndarray | None = None, l
     blocks: list[str] = []
     for layer, step in zip(values, steps, strict=True):
         codes = np.rint(layer / np.asarray(step)[..., None, None]).astype(kind)
-        packer = zlib.compressobj(6, zlib.DEFLATED, 15, 9, zlib.Z_HUFFMAN_ONLY)  # as small as full search here, 5x faster
+        packer = zlib.compressobj(
+            6, zlib.DEFLATED, 15, 9, zlib.Z_HUFFMAN_ONLY
+        )  # as small as full search here, 5x faster
         blocks.append(base64.b64encode(packer.compress(codes.tobytes()) + packer.flush()).decode("ascii"))
         limit -= len(blocks[-1])
         if limit < 0:

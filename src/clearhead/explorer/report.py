@@ -13,7 +13,18 @@ from typing import Any
 
 from clearhead.maps.files import whole_file
 
-MODULES = ("codec.js", "colour.js", "dom.js", "curves.js", "matrix.js", "attention.js", "text.js", "tables.js", "report.js", "start.js")
+MODULES = (
+    "codec.js",
+    "colour.js",
+    "dom.js",
+    "curves.js",
+    "matrix.js",
+    "attention.js",
+    "text.js",
+    "tables.js",
+    "report.js",
+    "start.js",
+)
 """The front end, each module after those that it imports."""
 
 
@@ -69,7 +80,9 @@ def scoped(name: str, text: str) -> str:
     exports = re.findall(r"^export (?:async )?(?:function|class|const) (\w+)", text, flags=re.MULTILINE)
     text = re.sub(r'^import (\{.*\}) from "\./(\w+)\.js";$', r"const \1 = $\2;", text, flags=re.MULTILINE)
     text = re.sub(r"^export ", "", text, flags=re.MULTILINE)
-    return f"const ${name.removesuffix('.js')} = await (async () => {{\n{text}return {{ {', '.join(exports)} }};\n}})();"
+    return (
+        f"const ${name.removesuffix('.js')} = await (async () => {{\n{text}return {{ {', '.join(exports)} }};\n}})();"
+    )
 
 
 def digest(text: str) -> str:

@@ -50,9 +50,14 @@ def identifiability(findings: Findings) -> Verdict:
     else:
         sentence = f"{start}**all {total} heads are identifiable**, so raw attention is unique: no other weights give the same output."
     if unsure.any():
-        where = [f"layer {layer} head {head}" for layer, head in zip(table["layer"][unsure], table["head"][unsure], strict=True)]
+        where = [
+            f"layer {layer} head {head}"
+            for layer, head in zip(table["layer"][unsure], table["head"][unsure], strict=True)
+        ]
         more = f" and {len(where) - NAMED} more (see the certificate)" if len(where) > NAMED else ""
-        sentence += f" **{len(where)} {'is' if len(where) == 1 else 'are'} uncertain**: {', '.join(where[:NAMED])}{more}."
+        sentence += (
+            f" **{len(where)} {'is' if len(where) == 1 else 'are'} uncertain**: {', '.join(where[:NAMED])}{more}."
+        )
     keys = " Where a mask limits what a query sees, a head is judged by its last query." if masked(findings) else ""
     return Verdict(
         sentence,
@@ -71,7 +76,9 @@ def null_space(findings: Findings) -> Verdict:
     )
     total = findings.total_null_share
     if total < 1e-9:
-        return Verdict("**Effective attention equals raw attention**: no part of it lies in the null space.", definition)
+        return Verdict(
+            "**Effective attention equals raw attention**: no part of it lies in the null space.", definition
+        )
     most, least = np.unravel_index(share.argmax(), share.shape), np.unravel_index(share.argmin(), share.shape)
     return Verdict(
         f"**{percent(total)}** of the squared norm of the attention lies in the null space and has no effect on any head's output.",

@@ -46,9 +46,9 @@ def effective_attention(
 ) -> tuple[Float[Tensor, "head query key"], float]:
     """(A_eff, condition) of one layer, from the attention `probabilities` or, without them, from the head `outputs`.
 
-    `start`, `stop`: each query sees keys start <= key < stop. `output_weight` H: checked for full row rank; where a head
-    has less, the null space is that of V H. `row_sum`: keep each row's sum too (null space of [V, 1]). `eps`: of the
-    lowest precision on the path. Query head h reads value head h // (heads / kv_heads).
+    `start`, `stop`: each query sees keys start <= key < stop. `output_weight` H: checked for full row rank; where a
+    head has less, the null space is that of V H. `row_sum`: keep each row's sum too (null space of [V, 1]). `eps`: of
+    the lowest precision on the path. Query head h reads value head h // (heads / kv_heads).
     A_eff is float64 for float64 probabilities or outputs, else float32; rows whose values have full row rank are the
     probabilities themselves. `condition`: largest ratio of singular values that any row was divided by.
     Errors: NotDefined where the precision cannot decide a rank.
@@ -75,7 +75,7 @@ def effective_row_sums(
     outputs: Float[Tensor, "head query value_width"] | None = None,
     output_weight: Float[Tensor, "head value_width width"] | None = None,
 ) -> RowSums:
-    """|| a_eff,i ||^2 of every row and the effective mass that every key receives, without a query x key matrix of them.
+    """|| a_eff,i ||^2 of every row and the effective mass that every key receives, without a query x key matrix.
 
     Arguments as in `effective_attention`. With y_i = (V_S^T V_S)^+ o_i: || a_eff,i ||^2 = y_i . o_i, and key j receives
     v_j . (sum of y_i over the rows that see j), a difference of cumulative sums. Linear in the number of keys.
@@ -121,8 +121,8 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
 
 def _fill(target: Float[Tensor, "kv group query key"], piece: Piece) -> None:
     """Write a piece into its place, without temporaries of more than one value head."""
-    shared = piece.basis is not None and piece.seen is None  # an orthonormal basis may be rounded before the product
-    if shared and len(piece.rows.kv) == len(target) and target.is_contiguous():
+    shared = piece.seen is None  # an orthonormal basis may be rounded before the product
+    if shared and piece.basis is not None and len(piece.rows.kv) == len(target) and target.is_contiguous():
         weights, basis = piece.weights.flatten(1, 2).to(target.dtype), piece.basis.to(target.dtype)
         torch.bmm(weights, basis.mT, out=target.view(len(target), -1, target.shape[-1]))
         return

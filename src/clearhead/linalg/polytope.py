@@ -58,7 +58,7 @@ def polytope(values: Float[Tensor, "key width"], row: Float[Tensor, " key"], eps
     """Of the rows over these keys (the visible ones). Errors: NotDefined where the precision cannot decide the rank."""
     matrix = with_ones(values.double())
     u, s, _ = torch.linalg.svd(matrix, full_matrices=False)
-    keep = s > s[0] * rank_tolerance(*matrix.shape, eps)
+    keep = s > s[0] * rank_tolerance(matrix.shape[0], matrix.shape[1], eps)
     return Polytope(u[:, keep].cpu().numpy(), row.double().cpu().numpy())
 
 

@@ -56,7 +56,7 @@ class Spectrum:
 
 
 def spectrum(matrix: Float[Tensor, "row column"], eps: float) -> Spectrum:
-    """Rank = number of singular values above tolerance * s_max (`rank_tolerance`). A zero matrix has rank 0, keeps 0."""
+    """Rank = number of singular values above tolerance * s_max (`rank_tolerance`). A zero matrix keeps 0 of rank 0."""
     rows, columns = matrix.shape
     tolerance = rank_tolerance(rows, columns, eps)
     s = torch.linalg.svdvals(matrix.double()).tolist() if columns else []
@@ -70,7 +70,7 @@ def spectrum(matrix: Float[Tensor, "row column"], eps: float) -> Spectrum:
 def inverse_factor(
     gram: Float[Tensor, "*batch width width"],
 ) -> tuple[Float[Tensor, "*batch width width"], Float[Tensor, "*batch"]]:
-    """(F, b): F = L^-1 of gram = L L^T, so that gram^-1 = F^T F, and b >= || gram^-1 ||_2; b is infinite without a factor."""
+    """(F, b): F = L^-1 of gram = L L^T, so that gram^-1 = F^T F; b >= || gram^-1 ||_2, infinite without a factor."""
     lower, info = torch.linalg.cholesky_ex(gram)
     eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
     factor = torch.linalg.solve_triangular(lower, eye.expand_as(lower), upper=False)

@@ -127,10 +127,7 @@ def equal_values(rows: Rows, limit: float) -> Piece | None:
         return None
     seen = rows.block.seen(member.device).double()
     attention = rows.attention
-    if attention is None:
-        sums = rows.outputs @ different.mT @ (factor.mT @ factor)
-    else:
-        sums = attention.double() @ member
+    sums = rows.outputs @ different.mT @ (factor.mT @ factor) if attention is None else attention.double() @ member
     means = sums / (seen @ member).clamp(min=1)
     return Piece(rows, means[..., which] * seen, _root(squared))
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from clearhead import linalg
 from clearhead.maps import Table
 from clearhead.methods.registry import method, origin_of
@@ -43,20 +45,20 @@ def attention_identifiability(trace: Trace, *, per_query: bool = False) -> Table
     """Whether each head's output determines its attention, with the ranks and how firm they are.
 
     A row of attention over `keys` visible keys is determined by its output and its sum where [V, 1] has full row rank:
-    `identifiable` where nullity_row_sum = 0, else `not identifiable`. `uncertain` where a rank is not firm: the singular
-    values on either side of a decision (of V or of [V, 1]) are closer than a factor 1000; where nothing is dropped, the
-    smallest is held against the machine epsilon of the lowest precision on the path instead.
+    `identifiable` where nullity_row_sum = 0, else `not identifiable`. `uncertain` where a rank is not firm: the
+    singular values on either side of a decision (of V or of [V, 1]) are closer than a factor 1000; where nothing is
+    dropped, the smallest is held against the machine epsilon of the lowest precision on the path instead.
     A singular value counts where s > s_max * max(keys, d_v) * epsilon. Ranks are measured in float64, never inferred
     from keys <= d_v. The column of ones has the size of V's entries.
-    `per_query`: a row for each query (they differ under causal or windowed masks); otherwise a head's row is that of its
-    last query. Errors: NotDefined where the precision cannot decide a rank.
+    `per_query`: a row for each query (they differ under causal or windowed masks); otherwise a head's row is that of
+    its last query. Errors: NotDefined where the precision cannot decide a rank.
     """
     rows: list[dict[str, Any]] = []
     for index, layer in enumerate(trace.layers):
         rows += _rows(index, layer, trace, per_query=per_query)
     names = [name for name in ABOUT if per_query or name != "query"]
     return Table(
-        {name: [row[name] for row in rows] for name in names},
+        {name: np.array([row[name] for row in rows]) for name in names},
         about={name: ABOUT[name] for name in names},
         meta=origin_of(trace, "attention_identifiability", {"per_query": per_query}),
     )

@@ -20,8 +20,8 @@ def farthest_attention(trace: Trace, *, layer: int, head: int, query: int, start
     """The distribution farthest from a row of attention found among those with the same head output.
 
     Farthest in total variation, TV = 1/2 sum_j |a_j - row_j|, over all a >= 0 on the keys that the query sees, with the
-    same output of the head and the same sum. It is the largest *found*, from `starts` random starts: a lower bound of the
-    largest there is (maximising a convex function has many local ends). The row itself where it is identifiable.
+    same output of the head and the same sum. It is the largest *found*, from `starts` random starts: a lower bound of
+    the largest there is (maximising a convex function has many local ends). The row itself where it is identifiable.
     Returns (key,), float64. `meta`: "total_variation", the share of the row's weight that moved; "residual", the
     relative change of the head's output, || (a - row) V W_O || / || row V W_O ||.
     Errors: InputError for a layer, head, query or number of starts that is not allowed; NotDefined without captured

@@ -86,6 +86,6 @@ def attention_row(method_name: str, trace: Trace, *, layer: int, head: int, quer
     return AttentionRow(row, linalg.value_matrix(visible, weight, head), written, start, stop, keys)
 
 
-def _within(method_name: str, what: str, got: int, count: int) -> None:
+def _within(method_name: str, what: str, got: object, count: int) -> None:
     if isinstance(got, bool) or not isinstance(got, int | np.integer) or not 0 <= got < count:
         raise InputError(f"{method_name}: {what}", got=repr(got), allowed=f"0 to {count - 1}")

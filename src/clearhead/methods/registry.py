@@ -94,7 +94,7 @@ def find(name: str) -> Method:
 
 
 def origin_of(trace: Trace, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The `meta` of a method's result: method, options, paper; model and versions; hash of the text; proof of the trace.
+    """The `meta` of a method's result: method, options, paper, model, versions, hash of the text, proof of the trace.
 
     `name` is that of a registered method. A `seed` among the options also stands by itself.
     """

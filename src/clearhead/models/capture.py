@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -63,6 +63,11 @@ def children(root: nn.Module, path: str) -> list[nn.Module]:
     return found
 
 
+def base_of(model: PreTrainedModel) -> PreTrainedModel:
+    """The model without its head."""
+    return cast("PreTrainedModel", model.base_model)
+
+
 def layers_of(base: nn.Module, family: Family) -> list[nn.Module]:
     """The distinct layer modules of the base model."""
     return [layer for listing in children(base, family.layers) for layer in listing.children()]
@@ -74,7 +79,7 @@ def first(output: Any) -> Tensor:
 
 
 @contextmanager
-def attention_set_to(model: PreTrainedModel, name: str) -> Iterator[None]:
+def attention_set_to(model: PreTrainedModel, name: str) -> Generator[None]:
     """The attention implementation of every sub-model set to `name`, and each put back to its own afterwards."""
     configs = {id(m.config): m.config for m in model.modules() if isinstance(m, PreTrainedModel)}
     before = {key: config._attn_implementation_internal for key, config in configs.items()}  # pyright: ignore[reportPrivateUsage]
@@ -88,7 +93,7 @@ def attention_set_to(model: PreTrainedModel, name: str) -> Iterator[None]:
 
 
 @contextmanager
-def quiet_model(model: PreTrainedModel) -> Iterator[None]:
+def quiet_model(model: PreTrainedModel) -> Generator[None]:
     """The model in eval mode, without autocast, without compilation; each module's own mode put back afterwards."""
     training = [module for module in model.modules() if module.training]
     try:
@@ -104,7 +109,7 @@ def quiet_model(model: PreTrainedModel) -> Iterator[None]:
 
 
 @contextmanager
-def hooked(*handles: torch.utils.hooks.RemovableHandle) -> Iterator[None]:
+def hooked(*handles: torch.utils.hooks.RemovableHandle) -> Generator[None]:
     """Hooks of ours, removed afterwards."""
     try:
         yield
@@ -114,7 +119,7 @@ def hooked(*handles: torch.utils.hooks.RemovableHandle) -> Iterator[None]:
 
 
 @contextmanager
-def states_into(recording: Recording, base: nn.Module, family: Family) -> Iterator[None]:
+def states_into(recording: Recording, base: nn.Module, family: Family) -> Generator[None]:
     """Record what enters the first layer and what leaves each layer."""
 
     def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -146,14 +151,14 @@ def open_blind_rows(**options: Any) -> Tensor | None:
 
     Such rows are never read, but in float64 they would become NaN and spread (0 x NaN) to real tokens.
     """
-    mask = eager_mask(**options)
+    mask = cast("Tensor | None", eager_mask(**options))
     if mask is None or options.get("attention_mask") is None:
         return mask
     return mask.masked_fill((mask < 0).all(-1, keepdim=True), 0.0)
 
 
 @contextmanager
-def registered(recording: Recording, model: PreTrainedModel, capture: Capture) -> Iterator[None]:
+def registered(recording: Recording, model: PreTrainedModel, capture: Capture) -> Generator[None]:
     """Record through the registries of attention and mask functions, under a name that exists only meanwhile."""
 
     def attend(module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **options: Any) -> Any:
@@ -191,7 +196,7 @@ def registered(recording: Recording, model: PreTrainedModel, capture: Capture) -
 
 
 @contextmanager
-def hooked_modules(recording: Recording, base: nn.Module, family: Family, heads: int) -> Iterator[None]:
+def hooked_modules(recording: Recording, base: nn.Module, family: Family, heads: int) -> Generator[None]:
     """Record by hooks on the modules that the family's row names (their own attention is eager)."""
     latest: dict[str, Tensor] = {}
 
@@ -223,8 +228,8 @@ def hooked_modules(recording: Recording, base: nn.Module, family: Family, heads:
 def record(
     model: PreTrainedModel, family: Family, inputs: Mapping[str, Tensor], capture: Capture, heads: int
 ) -> Recording:
-    """Run the base model once on a batch and record it. Works under `torch.no_grad`; the model is as before afterwards."""
-    base, recording = model.base_model, Recording()
+    """Run the base model once on a batch, without gradients, and record it; the model is as before afterwards."""
+    base, recording = base_of(model), Recording()
 
     def projected(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
         recording.outputs.append(output)
@@ -250,8 +255,8 @@ def untouched(model: PreTrainedModel, family: Family, inputs: Mapping[str, Tenso
 
     Nothing is set: no position ids, no attention function; only the states are read as they pass.
     """
-    recording = Recording()
+    base, recording = base_of(model), Recording()
     options: dict[str, Any] = {"use_cache": False} if family.part == "decoder" else {}
-    with torch.no_grad(), quiet_model(model), states_into(recording, model.base_model, family):
-        model.base_model(**{name: value for name, value in inputs.items() if name != "position_ids"}, **options)
+    with torch.no_grad(), quiet_model(model), states_into(recording, base, family):
+        base(**{name: value for name, value in inputs.items() if name != "position_ids"}, **options)
     return recording.states

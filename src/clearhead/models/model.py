@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal, cast, overload
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from transformers.pytorch_utils import Conv1D
 
 from clearhead.errors import ClearheadError, InputError, UnsupportedModel
-from clearhead.models.capture import children
+from clearhead.models.capture import base_of, children
 from clearhead.models.families import Family
 from clearhead.models.inputs import Encoded, encode
 from clearhead.models.rerun import from_embedding
@@ -47,7 +47,7 @@ class Model:
 
     @property
     def config(self) -> PretrainedConfig:
-        return self.hf.base_model.config
+        return base_of(self.hf).config
 
     @property
     def dtype(self) -> str:
@@ -171,12 +171,21 @@ class Model:
             try:
                 traces = self._trace([encoded[index] for index in batch], capture, proof)
             except ClearheadError as error:
-                traces = [self._alone(encoded[index], index, capture, proof, errors, len(batch), error) for index in batch]
+                traces = [
+                    self._alone(encoded[index], index, capture, proof, errors, len(batch), error) for index in batch
+                ]
             results.update(zip(batch, traces, strict=True))
         return [results[index] for index in range(len(texts))]  # pyright: ignore[reportReturnType]
 
     def _alone(
-        self, text: Encoded, index: int, capture: Capture, proof: ProofKind, errors: str, batch: int, failed: ClearheadError
+        self,
+        text: Encoded,
+        index: int,
+        capture: Capture,
+        proof: ProofKind,
+        errors: str,
+        batch: int,
+        failed: ClearheadError,
     ) -> Trace | ClearheadError:
         """One text of a batch that failed: each alone shows which was at fault. The others say what happened."""
         if batch == 1:
@@ -195,7 +204,9 @@ class Model:
         """b_O of one layer [width], or None."""
         return output_projection(self.layer_modules()[layer], self.family, self.heads)[1]
 
-    def from_embedding(self, trace: Trace, embedding: Embedding = "output") -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    def from_embedding(
+        self, trace: Trace, embedding: Embedding = "output"
+    ) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         """(x, f): the token vectors x [token, width] where they enter the model ("output": what the first layer
         reads; "sum": what the embedding normalisation reads) and f(x) = states [layer, token, width] after each
         layer, differentiable in forward and reverse mode."""
@@ -204,7 +215,7 @@ class Model:
 
     def layer_modules(self) -> list[nn.Module]:
         """The module of each layer; a shared one serves several (ALBERT: equal runs of passes through a group)."""
-        groups = [list(listing.children()) for listing in children(self.hf.base_model, self.family.layers)]
+        groups = [list(listing.children()) for listing in children(base_of(self.hf), self.family.layers)]
         inner = len(groups[0])
         passes = self.layers // inner
         return [groups[layer // inner * len(groups) // passes][layer % inner] for layer in range(self.layers)]
@@ -270,5 +281,5 @@ def output_projection(layer: nn.Module, family: Family, heads: int) -> tuple[Ten
             allowed="a plain linear layer",
             do="Merge adapters and undo quantisation before loading the model.",
         )
-    bias = module.bias
+    bias = cast("Tensor | None", module.bias)
     return weight.unflatten(0, (heads, -1)), None if bias is None else bias.detach()

@@ -11,20 +11,21 @@ row (an attention sink) cannot hide the others, and a row that is almost zero ca
 
 Tolerance of a layer: twice 4 roundings to the lowest precision on the path (weights, head output, projection, bias),
 plus twice the random-walk error sqrt(w) eps of inner products of length w = max(width, keys) in the precision that sums
-(float32 for half precisions). Two forward passes differ by two such errors a layer, which add up like a random walk: at depth l,
-1.5 sqrt(l + 1) times that. (Measured over all families: rebuilt at most a quarter of this, compared at most half.)
+(float32 for half precisions). Two forward passes differ by two such errors a layer, which add up like a random walk: at
+depth l, 1.5 sqrt(l + 1) times that. (Measured over all
+families: rebuilt at most a quarter of this, compared at most half.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 
 import torch
 from torch import Tensor
 
 from clearhead.errors import ProofError
-from clearhead.trace import EPS, Layer, Visible
+from clearhead.trace import EPS, Layer
 
 HALF = ("float16", "bfloat16")
 
@@ -89,11 +90,11 @@ def rebuilt_errors(layer: Layer, weight: Tensor, bias: Tensor | None, own: Tenso
     """
     assert layer.probabilities is not None
     probabilities, value = working(layer.probabilities), working(layer.value)
-    heads = working(weight) @ directions(weight.shape[-1], value.dtype, weight.device)
+    heads = seen_weight(weight, value.dtype)
     groups = heads.shape[0] // value.shape[0]
     value = value if groups == 1 else value.repeat_interleave(groups, dim=0)
-    # Few directions by many keys: the transposed product is the one that BLAS does fast.
-    weighted = (value @ heads).transpose(1, 2).contiguous() @ probabilities.transpose(1, 2)
+    # Few directions by many keys: the transposed products are the ones that BLAS does fast.
+    weighted = (heads @ value.transpose(1, 2)) @ probabilities.transpose(1, 2)
     seen_keys = probabilities
     if not layer.visible.everything:
         seen_keys = probabilities * layer.visible.mask(probabilities.device)
@@ -103,8 +104,13 @@ def rebuilt_errors(layer: Layer, weight: Tensor, bias: Tensor | None, own: Tenso
 def projected_error(head_output: Tensor, weight: Tensor, bias: Tensor | None, own: Tensor) -> float:
     """The relative error of sum_h head_output_h W_O_h + b_O against the layer's own output [query, width]."""
     output = working(head_output)
-    heads = working(weight) @ directions(weight.shape[-1], output.dtype, weight.device)
-    return seen_error((output @ heads).sum(0), bias, own)
+    return seen_error((seen_weight(weight, output.dtype) @ output.transpose(1, 2)).sum(0).T, bias, own)
+
+
+def seen_weight(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    """W_O [head, value_width, width] through the directions: [head, direction, value_width]."""
+    seen = working(weight).flatten(0, 1) @ directions(weight.shape[-1], dtype, weight.device)
+    return seen.unflatten(0, weight.shape[:2]).transpose(1, 2)
 
 
 def seen_error(seen: Tensor, bias: Tensor | None, own: Tensor) -> float:
@@ -144,6 +150,8 @@ def verdict(rebuilt: Sequence[float], allowed: float, what: str) -> None:
     for number, error in enumerate(rebuilt):
         if not error <= allowed:
             raise ProofError(
-                f"{what.format(number)}", got=f"relative error {error:.2g}", allowed=f"at most {allowed:.2g}",
+                f"{what.format(number)}",
+                got=f"relative error {error:.2g}",
+                allowed=f"at most {allowed:.2g}",
                 do="This capture would be wrong, so nothing is shown; please report the model and its versions.",
             )

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from clearhead.models.capture import attention_set_to, children, first, hooked, layers_of, quiet_model
+from clearhead.models.capture import attention_set_to, base_of, children, first, hooked, layers_of, quiet_model
 from clearhead.models.families import Family
 from clearhead.trace import Embedding
 
@@ -23,7 +23,7 @@ def from_embedding(
     model: PreTrainedModel, family: Family, inputs: Mapping[str, Tensor], embedding: Embedding, lock: Any
 ) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
     """(x, f) as `Model.from_embedding` describes. Attention runs eagerly: fused kernels have no forward mode."""
-    base = model.base_model
+    base = base_of(model)
     layers = layers_of(base, family)
     at_norm = embedding == "sum" and family.embedding_norm is not None
     entries = children(base, family.embedding_norm or "") if at_norm else layers

@@ -69,7 +69,8 @@ def check_counts(recording: Recording, model: Model) -> None:
     for what, count in counts.items():
         if count != model.layers:
             raise ProofError(
-                f"the capture of {what} ran {count} times", allowed=f"{model.layers} times, once a layer",
+                f"the capture of {what} ran {count} times",
+                allowed=f"{model.layers} times, once a layer",
                 do="The model does not run as its family's row says; nothing is shown.",
             )
     for number, (ran, expected) in enumerate(zip(recording.layers, model.layer_modules(), strict=True)):
@@ -179,14 +180,20 @@ def layer_errors(
     return max(through, proofs.sampled_rows_error(layer, scaling)), 0.0
 
 
-def compare_with_untouched(model: Model, inputs: Mapping[str, Tensor], hidden: Tensor, allowed: float) -> tuple[float, ...]:
+def compare_with_untouched(
+    model: Model, inputs: Mapping[str, Tensor], hidden: Tensor, allowed: float
+) -> tuple[float, ...]:
     """The relative error of each depth against an untouched forward pass. Errors: ProofError beyond the tolerance."""
     states = untouched(model.hf, model.family, inputs)
     if len(states) != hidden.shape[0]:
-        raise ProofError("the untouched model ran another number of layers", got=len(states) - 1, allowed=str(model.layers))
+        raise ProofError(
+            "the untouched model ran another number of layers", got=len(states) - 1, allowed=str(model.layers)
+        )
     errors = tuple(proofs.row_error(mine, own[0]) for mine, own in zip(hidden, states, strict=True))
     for depth, error in enumerate(errors):
         proofs.verdict(
-            [error], 1.5 * allowed * (depth + 1) ** 0.5, f"depth {depth}: the captured states differ from the untouched model's"
+            [error],
+            1.5 * allowed * (depth + 1) ** 0.5,
+            f"depth {depth}: the captured states differ from the untouched model's",
         )
     return errors

@@ -107,7 +107,7 @@ export function overview(payload, store) {
 /** The selected head in words. */
 export function headFacts(payload, store) {
   const box = h("div", { class: "facts", "aria-live": "polite" });
-  const { share, verdict, rank, keys, nullity, nullity_row_sum: nullityRowSum, width } = payload.overview;
+  const { share, verdict, rank, keys, nullity, nullity_row_sum: nullityRowSum, d_v: width } = payload.overview;
   store.watch(["layer", "head"], ({ layer: l, head: k }) => {
     const free = nullityRowSum[l][k];
     const rows = [

@@ -43,7 +43,7 @@ export function css(rgb) {
 /** Black or white, whichever reads better on a colour (larger contrast ratio). */
 export function inkOn(rgb) {
   const [r, g, b] = rgb.map((x) => (x <= 10 ? x / 3294 : ((x / 255 + 0.055) / 1.055) ** 2.4));
-  return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179 ? "#0c0e12" : "#ffffff";
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179 ? "#000000" : "#ffffff";
 }
 
 const tables = {};
