@@ -16,8 +16,9 @@ from clearhead.trace import Layer, Proof, Trace, Visible
 
 WORDS = "the river bank was quiet when the clerk of the bank came to count the boats and found none of them".split()
 HOSTILE = (
-    "<script>window.hacked=1</script>", '"quotes\'', "&amp;", "\u202eright to left\u202c", "\u200b", "a\u0000b", "🙂", "👩‍👩‍👧",
-    "مرحبا", "بالعالم", "</script>", "<!--", "]]>", "x" * 300, "{{payload}}", "\\u003c", "\u2028", "漢字", "<img src=x onerror=window.hacked=1>",
+    "<script>window.hacked=1</script>", '"quotes\'', "&amp;", "\u202eright to left\u202c", "\u200b", "a\u0000b", "🙂",
+    "👩‍👩‍👧", "مرحبا", "بالعالم", "</script>", "<!--", "]]>", "x" * 300, "{{payload}}", "\\u003c", "\u2028", "漢字",
+    "<img src=x onerror=window.hacked=1>",
 )  # fmt: skip
 ORIGIN = {
     "model": "made of numbers", "revision": "none", "family": "bert", "dtype": "float32",
@@ -39,8 +40,8 @@ def tokens_of(words: Sequence[str]) -> Tokens:
 
 
 def findings(
-    tokens: int = 24, layers: int = 4, heads: int = 6, width: int = 8, *, words: Sequence[str] = (), causal: bool = False,
-    contribution: bool = True, sharp: float = 1.5, seed: int = 0,
+    tokens: int = 24, layers: int = 4, heads: int = 6, width: int = 8, *, words: Sequence[str] = (),
+    causal: bool = False, contribution: bool = True, sharp: float = 1.5, seed: int = 0,
 ) -> Findings:  # fmt: skip
     """Random attention over random values of a width, projected for real."""
     rng = np.random.default_rng(seed)

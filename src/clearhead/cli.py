@@ -236,7 +236,7 @@ def main() -> None:
             traceback.print_exc()
         fail(str(error))
     except ClickException as error:
-        fail(error.format_message())
+        fail(getattr(error, "format_message")())  # noqa: B009
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(128 + signal.SIGINT)
     else:

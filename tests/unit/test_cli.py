@@ -29,7 +29,7 @@ def clearhead(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     return int(stopped.value.code or 0)
 
 
-# ------------------------------------------------------------------------------------------------ what it says of itself
+# ----------------------------------------------------------------------------------------- what it says of itself
 
 
 def test_there_are_commands() -> None:
@@ -55,7 +55,8 @@ def test_help_is_in_the_documents(name: str, root: Path) -> None:
 
 
 def test_help_answers_at_once_without_torch() -> None:
-    program = "import sys; sys.argv = ['clearhead', '--help']\nfrom clearhead.cli import main\ntry: main()\nexcept SystemExit: pass\n"
+    program = "import sys; sys.argv = ['clearhead', '--help']\nfrom clearhead.cli import main\n"
+    program += "try: main()\nexcept SystemExit: pass\n"
     program += (
         "assert not {'torch', 'transformers', 'numpy', 'pandas', 'matplotlib'} & set(sys.modules), 'heavy import'"
     )
@@ -90,6 +91,8 @@ def test_demo_text_is_about_a_hundred_tokens(demo_model: Any) -> None:
 
 # ------------------------------------------------------------------------------------------------ errors
 
+ROW = ["--option", "layer=0", "--option", "head=0", "--option", "query=0"]
+ONE_MAP = ["map", "effective_attention", "a", "-o", "a.csv"]
 BAD: dict[str, tuple[list[str], str]] = {
     "no command": (["nothing"], "No such command"),
     "no text": (["report"], "Missing argument"),
@@ -112,13 +115,13 @@ BAD: dict[str, tuple[list[str], str]] = {
     "no output": (["map", "effective_attention", "a text"], "Missing option"),
     "map of another kind": (["map", "effective_attention", "a text", "-o", "a.txt"], ".safetensors"),
     "table as safetensors": (["map", "attention_identifiability", "a text", "-o", "a.safetensors"], ".parquet"),
-    "no such method option": (["map", "effective_attention", "a", "-o", "a.csv", "--option", "pat=raw"], "part, row_sum"),
-    "an option without value": (["map", "effective_attention", "a", "-o", "a.csv", "--option", "part"], "name=value"),
-    "an option twice": (["map", "effective_attention", "a", "-o", "a.csv", "--option", "part=raw", "--option", "part=null"], "given twice"),
-    "a wrong value": (["map", "effective_attention", "a", "-o", "a.csv", "--option", "row_sum=maybe"], "true, false"),
-    "a wrong choice": (["map", "effective_attention", "a", "-o", "a.csv", "--option", "part=all"], "effective, null, raw"),
-    "a missing option": (["map", "identifiable_interval", "a", "-o", "a.csv", "--option", "layer=0"], "needs head, query"),
-    "not a number": (["map", "hidden_token_attribution", "a", "-o", "a.csv", "--option", "probes=many"], "int, none"),
+    "no such method option": ([*ONE_MAP, "--option", "pat=raw"], "part, row_sum"),
+    "an option without value": ([*ONE_MAP, "--option", "part"], "name=value"),
+    "an option twice": ([*ONE_MAP, "--option", "part=raw", "--option", "part=null"], "given twice"),
+    "a wrong value": ([*ONE_MAP, "--option", "row_sum=maybe"], "true, false"),
+    "a wrong choice": ([*ONE_MAP, "--option", "part=all"], "effective, null, raw"),
+    "a missing option": (["map", "identifiable_interval", "a", "-o", "a.csv"], "needs layer, head, query"),
+    "not a number": (["map", "farthest_attention", "a", "-o", "a.csv", *ROW, "--option", "starts=many"], "int"),
     "demo output exists": (["demo", "-o", "there.html"], "exists already"),
 }  # fmt: skip
 

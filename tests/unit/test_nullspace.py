@@ -6,7 +6,7 @@ import torch
 from nullspace_oracle import KINDS, MASKS, Made, effective, made
 
 from clearhead.errors import NotDefined
-from clearhead.linalg import nullspace, polytope, rank, row_blocks, row_solvers
+from clearhead.linalg import nullspace, polytope, rank, row_blocks, row_solvers, rows
 
 # A fast way may cost a row 4 x 1e-9 of its norm in float64 (`row_blocks.FINEST`), and rows are at most 1 long.
 FLOAT64 = 4e-9
@@ -53,7 +53,7 @@ def test_float32(mask: str, kind: str) -> None:
     np.testing.assert_allclose(found, theirs(layer), rtol=0, atol=FLOAT32)
 
 
-@pytest.mark.parametrize("kind", ["general", "repeated", "often"])
+@pytest.mark.parametrize("kind", ["general", "repeated", "often", "decaying"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_is_attention_itself_where_values_are_independent(kind: str, dtype: torch.dtype) -> None:
     layer = made("causal", kind, dtype=dtype)
@@ -165,8 +165,43 @@ def test_fast_ways_are_taken_and_refused(monkeypatch: pytest.MonkeyPatch) -> Non
         ours(made(mask, "general"))
         ours(made(mask, "repeated"))
     assert not calls
+    layer = made("causal", "general")
+    reading = rows.Reading(slice(0, 4), layer.values, None, layer.attention.unflatten(0, (2, 2)))
+    found = list(row_blocks.pieces(reading, layer.start, layer.stop, layer.eps))
+    assert len(found) == len(list(row_blocks.blocks(layer.start, layer.stop, 8)))  # no block was taken apart
     ours(made("causal", "decaying", tokens=12))
     assert calls
+
+
+def test_a_solution_that_misses_its_outputs_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = row_solvers._woodbury
+    spoiled = []
+
+    def wrong(gram, factor, extra, seen, outputs):  # type: ignore[no-untyped-def]
+        """One value head's solution a millionth off, with the residual that this has."""
+        weights, residual = original(gram, factor, extra, seen, outputs)
+        weights[0], residual[0] = weights[0] * (1 + 1e-6), residual[0] + 1e-6 * outputs[0].norm(dim=-1)
+        spoiled.append(weights[0])
+        return weights, residual
+
+    monkeypatch.setattr(row_solvers, "_woodbury", wrong)
+    layer = made("causal", "general")
+    np.testing.assert_allclose(ours(layer), theirs(layer), rtol=0, atol=FLOAT64)
+    assert spoiled
+
+
+def test_equal_values_count_as_often_as_they_stand() -> None:
+    """A value 2500 times smaller than one that stands 400 times is below the tolerance; if each stood once, not."""
+    values = torch.zeros(1, 401, 4)
+    values[0, :400, 0], values[0, 400, 1] = 1.0, 4e-4
+    attention = torch.rand(1, 3, 401, generator=torch.Generator().manual_seed(0)).softmax(-1)
+    layer = Made(attention, values, attention @ values, [0] * 3, [401] * 3)
+    right = theirs(layer)
+    assert not right[:, :, 400].any()
+    np.testing.assert_allclose(ours(layer), right, rtol=0, atol=FLOAT32)
+    values[0, 400, 1] = 4e-2
+    assert theirs(layer)[:, :, 400].all()
+    np.testing.assert_allclose(ours(layer), theirs(layer), rtol=0, atol=FLOAT32)
 
 
 def test_blocks_hold_every_query_once_and_differ_little() -> None:

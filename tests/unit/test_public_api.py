@@ -95,6 +95,15 @@ def test_the_readme_runs(root: Path, demo_model: object, monkeypatch: pytest.Mon
     exec(compile(block, "README.md", "exec"), {})
 
 
+@pytest.mark.parametrize(
+    "page", ["README.md", "CONTRIBUTING.md", "docs/index.md", "docs/how-to-read.md", "docs/methods.md"]
+)
+def test_links_lead_somewhere(root: Path, page: str) -> None:
+    """Links and pictures inside the repository."""
+    targets = re.findall(r"\]\((?!https?:)([^)#]+)", (root / page).read_text("utf-8"))
+    assert [target for target in targets if not ((root / page).parent / target).exists()] == []
+
+
 def test_shapes_are_checked_here() -> None:
     """The hook is on: clearhead.linalg refuses states and candidates of different widths by their signature."""
     import torch

@@ -10,6 +10,7 @@ import zlib
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from clearhead.explorer.findings import Findings
 from clearhead.explorer.packing import magnitude, pack
 from clearhead.explorer.verdicts import percent, scientific, verdicts
 from clearhead.maps import Table
+from clearhead.trace import Visible
 
 # ------------------------------------------------------------------------------------------------ packing
 
@@ -76,10 +78,8 @@ def sentences(found: Findings) -> str:
 def test_verdicts_where_heads_are_not_identifiable() -> None:
     found = synthetic.findings(tokens=24, layers=4, heads=6, width=8)
     text = sentences(found)
-    assert (
-        "24 tokens, heads of 8 dimensions: **23 of 24 heads are not identifiable**. **1 is uncertain**: layer 0 head 1."
-        in text
-    )
+    assert "24 tokens, heads of 8 dimensions: **23 of 24 heads are not identifiable**." in text
+    assert "**1 is uncertain**: layer 0, head 1." in text
     raw, effective = found.raw.values, found.effective.values
     share = ((raw - effective) ** 2).sum() / (raw**2).sum()
     assert f"**{100 * share:.0f} %** of the squared norm" in text
@@ -109,7 +109,7 @@ def test_many_uncertain_heads_are_named_and_counted() -> None:
     text = sentences(unsure)
     assert "no head is surely not identifiable" in text
     assert "unique" not in text
-    assert "**24 are uncertain**: layer 0 head 0, " in text
+    assert "**24 are uncertain**: layer 0, head 0; layer 0, head 1; " in text
     assert "and 12 more (see the certificate)" in text
 
 
@@ -148,6 +148,16 @@ def test_percent_never_rounds_to_none_or_all(share: float, text: str) -> None:
 
 def test_scientific() -> None:
     assert [scientific(x) for x in (4e-9, 1.96e-6, 0.0, 1.0)] == ["4·10⁻⁹", "2·10⁻⁶", "0", "1·10⁰"]
+
+
+def test_a_window_makes_no_claim_beyond_the_last_query() -> None:
+    found = synthetic.findings(tokens=8, width=8)
+    n = 8
+    layer = replace(found.trace.layers[0], visible=Visible((0, *range(n - 1)), tuple(range(1, n + 1)), n))
+    part: Any = SimpleNamespace(layers=(layer,) * 4)
+    text = sentences(replace(found, trace=replace(found.trace, parts={"decoder": part})))
+    assert "all 24 heads are identifiable at their last query" in text
+    assert "unique" not in text
 
 
 # ------------------------------------------------------------------------------------------------ the payload
@@ -365,9 +375,10 @@ def test_a_real_trace_gives_a_whole_payload(demo_model: Any) -> None:
     assert found.rows_planned == 72
     told = data.payload(found)
     assert "72 of 72 heads are not identifiable" in told["verdicts"][0]["sentence"]
-    assert {one["name"] for one in told["methods"]} == {
-        "effective_attention", "attention_identifiability", "token_identifiability_naive", "hidden_token_attribution", "farthest_attention",
-    }  # fmt: skip
+    assert [one["name"] for one in told["methods"]] == [
+        "effective_attention", "attention_identifiability", "token_identifiability_naive", "hidden_token_attribution",
+        "farthest_attention",
+    ]  # fmt: skip
     assert "contributions, from 2 probes a token" in steps
     assert len(report.page_of(told)) < 25e6
 

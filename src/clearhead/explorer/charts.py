@@ -68,8 +68,8 @@ def distance_curves(contribution: Map) -> list[dict[str, Any]]:
     return [
         {
             "title": "Where contributions come from",
-            "note": "Share of a token's state that comes from all tokens at each distance, left and right together; mean over tokens. "
-            "The rest is its own.",
+            "note": "Share of a token's state that comes from all tokens at each distance, left and right together; "
+            "mean over tokens. The rest is its own.",
             "axis": "after layer",
             "from_zero": True,
             "ordered": True,
@@ -77,8 +77,8 @@ def distance_curves(contribution: Map) -> list[dict[str, Any]]:
         },
         {
             "title": "Near and far with depth",
-            "note": "The same, each curve divided by its sum over the layers (Brunner et al. 2020, figure 4a): a rising curve is a "
-            "distance that matters more in later layers.",
+            "note": "The same, each curve divided by its sum over the layers (Brunner et al. 2020, figure 4a): a "
+            "rising curve is a distance that matters more in later layers.",
             "axis": "after layer",
             "from_zero": False,
             "ordered": True,

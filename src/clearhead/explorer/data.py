@@ -187,15 +187,11 @@ def proof_of(findings: Findings) -> dict[str, Any]:
     """The proof of the capture, in words and by layer."""
     proof = findings.trace.proof
     compared = proof.compared
+    untouched = "; the hidden states were compared with an untouched forward pass of the model as well"
     sentence = (
-        "Every layer's attention output was rebuilt from the captured attention, values and output projection and compared with "
-        "the model's own"
-        + (
-            ""
-            if compared is None
-            else "; the hidden states were compared with an untouched forward pass of the model as well"
-        )
-        + f". The largest relative difference is {scientific(proof.worst)}; beyond {scientific(proof.tolerance)} there would be no report."
+        "Every layer's attention output was rebuilt from the captured attention, values and output projection and "
+        f"compared with the model's own{'' if compared is None else untouched}. The largest relative difference is "
+        f"{scientific(proof.worst)}; beyond {scientific(proof.tolerance)} there would be no report."
     )
     pairs = [
         ["largest error", f"{proof.worst:.2e} (relative)"],

@@ -14,7 +14,7 @@ Bits = Literal[8, 16]
 def pack(
     values: np.ndarray, bits: Bits, *, largest: np.ndarray | None = None, limit: float = float("inf")
 ) -> dict[str, Any] | None:
-    """`values` [layer, query, key] or [layer, head, query, key] as integer multiples of a step, one step a layer and head.
+    """`values` [layer, query, key] or [layer, head, query, key] as multiples of a step, one step a layer and head.
 
     value = code * largest / levels, so that every value is within half a step, largest / levels / 2, of the exact one.
     `largest`: what the codes reach up to, by default the largest magnitude of each layer and head; arrays that share it

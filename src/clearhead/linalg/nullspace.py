@@ -121,7 +121,7 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
 
 def _fill(target: Float[Tensor, "kv group query key"], piece: Piece) -> None:
     """Write a piece into its place, without temporaries of more than one value head."""
-    shared = piece.seen is None  # an orthonormal basis may be rounded before the product
+    shared = piece.seen is None  # weights in the precision of what was given: the product need not be finer
     if shared and piece.basis is not None and len(piece.rows.kv) == len(target) and target.is_contiguous():
         weights, basis = piece.weights.flatten(1, 2).to(target.dtype), piece.basis.to(target.dtype)
         torch.bmm(weights, basis.mT, out=target.view(len(target), -1, target.shape[-1]))
@@ -129,7 +129,7 @@ def _fill(target: Float[Tensor, "kv group query key"], piece: Piece) -> None:
     for at, kv in enumerate(piece.rows.kv.tolist()):
         weights = piece.weights[at]
         if piece.basis is not None:
-            dtype = target.dtype if shared else weights.dtype  # large weights on the values would cancel
+            dtype = target.dtype if shared else weights.dtype  # large float64 weights on the values cancel
             weights = weights.to(dtype) @ piece.basis[at].mT.to(dtype)
         target[kv].copy_(weights if piece.seen is None else weights * piece.seen)
 

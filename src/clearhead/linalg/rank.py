@@ -73,7 +73,7 @@ def inverse_factor(
     """(F, b): F = L^-1 of gram = L L^T, so that gram^-1 = F^T F; b >= || gram^-1 ||_2, infinite without a factor."""
     lower, info = torch.linalg.cholesky_ex(gram)
     eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-    factor = torch.linalg.solve_triangular(lower, eye.expand_as(lower), upper=False)
+    factor = torch.linalg.solve_triangular(lower, eye, upper=False)
     bound = torch.linalg.matrix_norm(factor.mT @ factor)
     return factor, bound.where((info == 0) & bound.isfinite(), torch.inf)
 
@@ -91,12 +91,9 @@ def read_directions(
     tolerance = max(weight.shape[1:]) * eps
     # Some columns of H already prove it: H H^T is at least that of a part of them.
     part = weight[:, :, : 2 * weight.shape[1]].double()
-    lower, info = torch.linalg.cholesky_ex(part @ part.mT)
-    lower = lower.where((info == 0)[:, None, None], torch.eye(len(lower[0]), dtype=lower.dtype, device=lower.device))
     at_least_32 = weight.to(torch.promote_types(weight.dtype, torch.float32))
     mass = torch.linalg.vector_norm(at_least_32, dim=(1, 2)).double().square()
-    condition = torch.linalg.matrix_norm(torch.cholesky_inverse(lower)) * mass
-    condition = condition.where(info == 0, torch.inf)
+    condition = inverse_factor(part @ part.mT)[1] * mass
     directions: list[Tensor | None] = []
     for head, squared in zip(weight, condition.tolist(), strict=True):
         if squared < min(1 / (4 * tolerance**2), 1e-4 / EPS64):

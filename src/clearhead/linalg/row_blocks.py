@@ -26,13 +26,13 @@ def pieces(reading: Reading, start: Sequence[int], stop: Sequence[int], eps: flo
     if width == 0:
         return
     kv = torch.arange(len(reading.values), device=reading.values.device)
-    summed, gram = slice(0, 0), torch.zeros_like(reading.values[:, :1].mT @ reading.values[:, :1])
+    summed, gram = slice(-1, -1), None
     for block in blocks(start, stop, width):
         if _length(block.core) > width:
             grown = summed.start == block.core.start and summed.stop <= block.core.stop
             fresh = reading.values[:, summed.stop if grown else block.core.start : block.core.stop]
-            gram = fresh.mT @ fresh + (gram if grown else 0.0)
-            summed = block.core
+            more = fresh.mT @ fresh
+            summed, gram = block.core, gram + more if grown and gram is not None else more
         yield from _solve(Rows(reading, kv, block), eps, gram)
 
 

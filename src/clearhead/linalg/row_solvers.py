@@ -39,15 +39,23 @@ def full_row_rank(rows: Rows, limit: float) -> tuple[Bool[Tensor, " kv"], Piece 
 
 
 def shared_basis(rows: Rows, gram: Float[Tensor, "kv width width"], limit: float) -> tuple[Tensor, Piece | None]:
-    """All rows see the same keys. With G = V^T V = L L^T: a_eff = (o L^-T) (V L^-T)^T, V L^-T an orthonormal basis."""
+    """All rows see the same keys. With G = V^T V = L L^T, F = L^-1 and Q = V F^T, orthonormal: A_eff = (A Q) Q^T.
+
+    From outputs alone (O F^T F) V^T, in their own precision: as they are rounded, a basis would not make it better.
+    """
     factor, bound = inverse_factor(gram)
     squared = bound * torch.linalg.matrix_norm(gram)
     proven = squared < limit
     if not proven.any():
         return proven, None
-    chosen, divide = rows.only(proven), _those(proven, factor).mT
-    basis = chosen.values @ divide
-    return proven, Piece(chosen, _on_basis(chosen, basis, divide), _root(squared[proven]), basis)
+    chosen, factor = rows.only(proven), _those(proven, factor)
+    attention, condition = chosen.attention, _root(squared[proven])
+    if attention is None:
+        outputs = chosen.recorded
+        own = factor[:, None].to(outputs.dtype)
+        return proven, Piece(chosen, outputs @ own.mT @ own, condition, chosen.values, outputs=outputs)
+    basis = chosen.values @ factor.mT
+    return proven, Piece(chosen, _on_basis(attention, basis), condition, basis)
 
 
 def grown_gram(rows: Rows, gram: Float[Tensor, "kv width width"], limit: float) -> tuple[Tensor, Piece | None]:
@@ -87,26 +95,19 @@ def _woodbury(
 ) -> tuple[Float[Tensor, "kv group query width"], Float[Tensor, "kv group query"]]:
     """y_i = G_i^-1 o_i and || o_i - G_i y_i ||, for G_i = gram + X_i^T X_i, X_i the extra values that row i sees.
 
-    G_i^-1 = P - P X_i^T (1 + X_i P X_i^T)^-1 X_i P with P = gram^-1, and one step of iterative refinement.
+    G_i^-1 = P - P X_i^T (1 + X_i P X_i^T)^-1 X_i P with P = gram^-1.
     """
     inverse = (factor.mT @ factor)[:, None]
     crossed = extra[:, None] @ inverse
     inner = crossed @ extra[:, None].mT
     both = seen[:, :, None] & seen[:, None, :]
     lower, _ = torch.linalg.cholesky_ex(torch.where(both, inner, 0.0) + torch.eye(len(both[0]), device=gram.device))
-
-    def solve(right: Tensor) -> Tensor:
-        plain = right @ inverse
-        inside = (plain @ extra[:, None].mT) * seen
-        inside = torch.cholesky_solve(inside.permute(0, 2, 3, 1), lower).permute(0, 3, 1, 2)
-        return plain - inside @ crossed
-
-    def residual(y: Tensor) -> Tensor:
-        return outputs - y @ gram[:, None] - ((y @ extra[:, None].mT) * seen) @ extra[:, None]
-
-    y = solve(outputs)
-    y = y + solve(residual(y))
-    return y, residual(y).norm(dim=-1)
+    plain = outputs @ inverse
+    inside = (plain @ extra[:, None].mT) * seen
+    inside = torch.cholesky_solve(inside.permute(0, 2, 3, 1), lower).permute(0, 3, 1, 2)
+    y = plain - inside @ crossed
+    residual = outputs - y @ gram[:, None] - ((y @ extra[:, None].mT) * seen) @ extra[:, None]
+    return y, residual.norm(dim=-1)
 
 
 def equal_values(rows: Rows, limit: float) -> Piece | None:
@@ -146,19 +147,17 @@ def singular_values(rows: Rows, tolerance: float) -> Iterator[Piece]:
             yield Piece(some, some.attention, condition, exact=True)
             continue
         basis = u[chosen] * kept[:, None]
-        divide = w[chosen].mT * (kept / s[chosen].where(kept, 1.0))[:, None]
-        yield Piece(some, _on_basis(some, basis, divide), condition, basis, exact=exact)
+        if some.attention is not None:
+            weights = _on_basis(some.attention, basis)
+        else:
+            weights = _on_basis(some.recorded, w[chosen].mT * (kept / s[chosen].where(kept, 1.0))[:, None])
+        yield Piece(some, weights, condition, basis, exact=exact)
 
 
-def _on_basis(rows: Rows, basis: Tensor, divide: Tensor) -> Tensor:
-    """The rows on an orthonormal basis = V `divide`, in the precision given (float32 at least).
-
-    The basis may be rounded. So may `divide`: recorded outputs are rounded already, and magnified as much.
-    """
-    attention = rows.attention
-    given, factor = (rows.recorded, divide) if attention is None else (attention, basis)
-    work = torch.promote_types(given.dtype, torch.float32)
-    return given.to(work) @ factor[:, None].to(work)
+def _on_basis(rows: Float[Tensor, "kv group query key"], basis: Float[Tensor, "kv key rank"]) -> Tensor:
+    """rows @ basis in the precision of the rows (float32 at least): orthonormal columns may be rounded to that."""
+    work = torch.promote_types(rows.dtype, torch.float32)
+    return rows.to(work) @ basis[:, None].to(work)
 
 
 def _those(chosen: Tensor, tensor: Tensor) -> Tensor:

@@ -91,7 +91,7 @@ class Rows:
 class Piece:
     """The effective attention of rows: weights @ basis^T (the weights alone without a basis), zero outside `seen`.
 
-    `basis` has orthonormal columns, or is the values themselves where `seen` and the outputs o = a V are given.
+    `basis` has orthonormal columns, or is the values themselves where the outputs o = a V are given.
     `condition`: the ratio of singular values divided by. `exact`: the values have full row rank, A_eff = A.
     """
 

@@ -266,7 +266,8 @@ export function rowTable(page, store) {
     const visible = visibility(page.payload, layer);
     const keys = tokens.map((_, key) => key).filter((key) => !visible || visible(query, key));
     keys.sort((a, b) => head.raw(query * n + b) - head.raw(query * n + a) || a - b);
-    const listed = all ? keys : keys.slice(0, ROWS);
+    const kept = keys.filter((key) => head.raw(query * n + key) > 0); // the rest rounds to 0: it has no order
+    const listed = all ? keys : kept.slice(0, ROWS);
     const values = keys.flatMap((key) => Object.keys(VIEWS).map((view) => head[view](query * n + key)));
     const span = { low: Math.min(0, ...values), high: Math.max(1e-9, ...values) };
     title.replaceChildren(`What query ${query} `, tokenText(tokens[query]), ` attends to in ${placeOf(page.payload, layer, index)}`);
@@ -276,8 +277,13 @@ export function rowTable(page, store) {
           Object.keys(VIEWS).map((view) => bar(head[view](query * n + key), span, head.step))),
       ),
     );
-    note.replaceChildren(`The ${listed.length} largest raw weights of ${keys.length}. All bars on one scale.`);
-    more.hidden = keys.length <= ROWS;
+    const small = keys.length - kept.length;
+    note.replaceChildren(
+      all ? `All ${keys.length} keys by raw weight. ` : `The ${listed.length} largest raw weights of ${keys.length}. `,
+      small ? `${small} are below ${(head.step / 2).toPrecision(1)}, which this file rounds to 0. ` : "",
+      "All bars on one scale.",
+    );
+    more.hidden = listed.length === keys.length && !all;
     more.replaceChildren(all ? "Show fewer" : `Show all ${keys.length}`);
   }
 

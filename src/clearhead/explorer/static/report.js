@@ -137,28 +137,37 @@ export async function mount(root, payload) {
     stderr: payload.contribution?.stderr && new Layers(payload.contribution.stderr),
   };
   root.classList.add("clearhead");
-  root.replaceChildren(
-    header(payload, store),
-    h("main", {},
-      verdicts(payload),
-      controls(payload, store),
-      attention(page, store),
-      contributions(page, store),
-      depth(payload),
-      section("certificate", "Certificate of every head", "Sort by any column; a click on a line selects its head.", certificate(payload, store)),
-      section("proof", "Proof of the capture", null, proof(payload)),
-      section("methods", "What was computed", null, methods(payload)),
-      section("origin", "Origin", null, facts(payload.origin)),
-      section("cite", "How to cite", null, citations(payload)),
-    ),
-    h("footer", {}, payload.footer),
+  root.setAttribute("aria-busy", "true");
+  const main = h("main", {}, verdicts(payload));
+  root.replaceChildren(header(payload, store), main);
+  await shown();
+  main.append(
+    controls(payload, store),
+    attention(page, store),
+    contributions(page, store),
+    depth(payload),
+    section("certificate", "Certificate of every head", "Sort by any column; a click on a line selects its head.", certificate(payload, store)),
+    section("proof", "Proof of the capture", null, proof(payload)),
+    section("methods", "What was computed", null, methods(payload)),
+    section("origin", "Origin", null, facts(payload.origin)),
+    section("cite", "How to cite", null, citations(payload)),
   );
+  root.append(h("footer", {}, payload.footer));
   await new Promise((resolve) => {
     if (page.raw) store.onDrawn(resolve);
     store.start();
     if (!page.raw) resolve();
   });
+  root.setAttribute("aria-busy", "false");
   unpackAhead(page, layers);
+}
+
+/** Resolves once the verdicts are painted (or soon, where nothing is: a tab in the background). */
+function shown() {
+  return new Promise((resolve) => {
+    requestAnimationFrame(() => setTimeout(resolve));
+    setTimeout(resolve, 200);
+  });
 }
 
 /** Unpacks the other layers while nothing else is to be done, so that a switch of layer only paints. */
