@@ -96,14 +96,14 @@ def read(path: str | Path, kind: Kind, build: Callable[[Mapping[str, Any], Mappi
         raise InputError(f"No file {str(path)!r}")
     try:
         header, arrays = _READERS[path.suffix](path)
-        found = header["format"], header["kind"]
+        found, expected = (header["format"], header["kind"]), header["sha256"]
         if found != (FORMAT, kind):
             raise InputError("format and kind", got=found, allowed=str((FORMAT, kind)))
         built, record = build(header, arrays)
     except Exception as error:  # whatever a damaged file makes the libraries raise, this file cannot be read
         what = f"{type(error).__name__}: {error}"
         raise InputError(f"{str(path)!r} cannot be read as a {kind} of clearhead", got=what) from error
-    if record.sha256 != header["sha256"]:
+    if record.sha256 != expected:
         raise InputError(f"{str(path)!r} is damaged or was changed: what it holds does not have its sha256")
     return built
 
