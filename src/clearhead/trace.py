@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from clearhead.errors import InputError
@@ -71,7 +72,7 @@ class Visible:
     stop: tuple[int, ...]
     keys: int
 
-    @property
+    @cached_property
     def everything(self) -> bool:
         """True where every query sees every key."""
         return not any(self.start) and all(stop == self.keys for stop in self.stop)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 import uuid
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -79,9 +79,9 @@ def first(output: Any) -> Tensor:
 
 
 @contextmanager
-def attention_set_to(model: PreTrainedModel, name: str) -> Generator[None]:
+def attention_set_to(modules: Sequence[nn.Module], name: str) -> Generator[None]:
     """The attention implementation of every sub-model set to `name`, and each put back to its own afterwards."""
-    configs = {id(m.config): m.config for m in model.modules() if isinstance(m, PreTrainedModel)}
+    configs = {id(m.config): m.config for m in modules if isinstance(m, PreTrainedModel)}
     before = {key: config._attn_implementation_internal for key, config in configs.items()}  # pyright: ignore[reportPrivateUsage]
     try:
         for config in configs.values():
@@ -93,16 +93,18 @@ def attention_set_to(model: PreTrainedModel, name: str) -> Generator[None]:
 
 
 @contextmanager
-def quiet_model(model: PreTrainedModel) -> Generator[None]:
-    """The model in eval mode, without autocast, without compilation; each module's own mode put back afterwards."""
-    training = [module for module in model.modules() if module.training]
+def quiet_model(model: PreTrainedModel) -> Generator[list[nn.Module]]:
+    """The model (given as its modules) in eval mode, without autocast, without compilation; each module's own mode is
+    put back afterwards."""
+    modules = list(model.modules())
+    training = [module for module in modules if module.training]
     try:
         for module in training:
             module.training = False
         with ExitStack() as stack:
             stack.enter_context(torch.autocast(model.device.type, enabled=False))
             stack.enter_context(torch.compiler.set_stance("force_eager"))
-            yield
+            yield modules
     finally:
         for module in training:
             module.training = True
@@ -158,7 +160,7 @@ def open_blind_rows(**options: Any) -> Tensor | None:
 
 
 @contextmanager
-def registered(recording: Recording, model: PreTrainedModel, capture: Capture) -> Generator[None]:
+def registered(recording: Recording, modules: Sequence[nn.Module], capture: Capture) -> Generator[None]:
     """Record through the registries of attention and mask functions, under a name that exists only meanwhile."""
 
     def attend(module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **options: Any) -> Any:
@@ -188,7 +190,7 @@ def registered(recording: Recording, model: PreTrainedModel, capture: Capture) -
     try:
         AttentionInterface.register(name, attend)
         AttentionMaskInterface.register(name, open_blind_rows if capture == "full" else sdpa_mask)
-        with attention_set_to(model, name):
+        with attention_set_to(modules, name):
             yield
     finally:
         attentions.pop(name, None)
@@ -214,14 +216,12 @@ def hooked_modules(recording: Recording, base: nn.Module, family: Family, heads:
         scaling = query.shape[-1] ** -0.5
         recording.calls.append(Call(query, key, value, head_output, output[1], None, causal=False, scaling=scaling))
 
-    handles: list[torch.utils.hooks.RemovableHandle] = []
     with ExitStack() as stack:
         for layer in layers_of(base, family):
             for name, path in zip(("query", "key", "value"), family.projections, strict=True):
-                handles.append(children(layer, path)[0].register_forward_hook(split(name)))
-            handles.append(children(layer, family.output)[0].register_forward_pre_hook(before_output))
-            handles.append(children(layer, family.attention)[0].register_forward_hook(attended))
-        stack.enter_context(hooked(*handles))
+                stack.enter_context(hooked(children(layer, path)[0].register_forward_hook(split(name))))
+            stack.enter_context(hooked(children(layer, family.output)[0].register_forward_pre_hook(before_output)))
+            stack.enter_context(hooked(children(layer, family.attention)[0].register_forward_hook(attended)))
         yield
 
 
@@ -238,9 +238,9 @@ def record(
     options: dict[str, Any] = {"use_cache": False} if family.part == "decoder" else {}
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
-        stack.enter_context(quiet_model(model))
+        modules = stack.enter_context(quiet_model(model))
         if family.capture == "registry":
-            stack.enter_context(registered(recording, model, capture))
+            stack.enter_context(registered(recording, modules, capture))
         else:
             stack.enter_context(hooked_modules(recording, base, family, heads))
             options["output_attentions"] = True

@@ -45,8 +45,8 @@ def from_embedding(
 
         with ExitStack() as stack:
             stack.enter_context(lock)
-            stack.enter_context(quiet_model(model))
-            stack.enter_context(attention_set_to(model, "eager"))
+            modules = stack.enter_context(quiet_model(model))
+            stack.enter_context(attention_set_to(modules, "eager"))
             stack.enter_context(hooked(*(m.register_forward_pre_hook(before, with_kwargs=True) for m in entries)))
             stack.enter_context(hooked(*(layer.register_forward_hook(after) for layer in layers)))
             base(**inputs, **options)

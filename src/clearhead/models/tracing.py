@@ -33,6 +33,7 @@ class Pass:
     capture: Capture
     situation: str
     projections: list[tuple[Tensor, Tensor | None]]
+    """W_O of each layer through the directions of the proof, and b_O."""
     masks: Masks
 
 
@@ -53,7 +54,8 @@ def trace_batch(
     # One text stands for its situation; the shortest has the most padding. With proof="full", every text.
     shortest = min(range(len(texts)), key=lambda k: batch.lengths[k])
     chosen = set(range(len(texts))) if proof == "full" else {shortest} if key not in proven else set[int]()
-    ran = Pass(model, batch, recording, capture, situation, model.output_projections(), {})
+    projections = [(proofs.seen_weight(weight), bias) for weight, bias in model.output_projections()]
+    ran = Pass(model, batch, recording, capture, situation, projections, {})
     traces = [one_trace(ran, row, text, compare=row in chosen) for row, text in enumerate(texts)]
     proven.add(key)
     return traces
@@ -92,7 +94,7 @@ def situation_of(model: Model, batch: Batch, texts: Sequence[Encoded], capture: 
 
 def one_trace(ran: Pass, row: int, text: Encoded, compare: bool) -> Trace:
     """The part of a recorded batch that belongs to one text, with its proof."""
-    model, batch = ran.model, ran.batch
+    model, batch, precision = ran.model, ran.batch, ran.model.precision
     start, stop = batch.starts[row], batch.starts[row] + batch.lengths[row]
 
     padded = batch.padded
@@ -102,7 +104,7 @@ def one_trace(ran: Pass, row: int, text: Encoded, compare: bool) -> Trace:
         return tensor[row][..., start:stop, :].clone() if padded else tensor[row]
 
     hidden = torch.stack([own(state) for state in ran.recording.states])
-    allowed = proofs.tolerance(model.precision, max(model.width, stop - start))
+    allowed = proofs.tolerance(precision, max(model.width, stop - start))
     layers: list[Layer] = []
     rebuilt: list[float] = []
     sums: list[float] = []
@@ -114,7 +116,7 @@ def one_trace(ran: Pass, row: int, text: Encoded, compare: bool) -> Trace:
         if probabilities is None:
             layer = replace(layer, norm_squared=squared_row_norms(query, key, visible, call.scaling))
         error, row_sum = layer_errors(layer, call.scaling, *ran.projections[number], own(ran.recording.outputs[number]))
-        proofs.check_finite(number, layer, hidden[number + 1], model.precision, error)
+        proofs.check_finite(number, layer, hidden[number + 1], precision, error)
         rebuilt.append(error)
         sums.append(row_sum)
         layers.append(layer if ran.capture == "full" else without_probabilities(layer))
@@ -130,7 +132,7 @@ def one_trace(ran: Pass, row: int, text: Encoded, compare: bool) -> Trace:
         inputs=inputs,
         proof=Proof(
             kind="rebuilt" if compared is None else "rebuilt and compared",
-            precision=model.precision,
+            precision=precision,
             tolerance=allowed,
             rebuilt=tuple(rebuilt),
             row_sum_error=tuple(sums),
@@ -171,12 +173,12 @@ def visible_keys(call: Call, row: int, start: int, stop: int, masks: Masks) -> V
 
 
 def layer_errors(
-    layer: Layer, scaling: float, weight: Tensor, bias: Tensor | None, own_output: Tensor
+    layer: Layer, scaling: float, heads: Tensor, bias: Tensor | None, own_output: Tensor
 ) -> tuple[float, float]:
     """(relative error of the attention output rebuilt from the capture, largest | 1 - row sum |) of one layer."""
     if layer.probabilities is not None:
-        return proofs.rebuilt_errors(layer, weight, bias, own_output)
-    through = proofs.projected_error(layer.head_output, weight, bias, own_output)
+        return proofs.rebuilt_errors(layer, heads, bias, own_output)
+    through = proofs.projected_error(layer.head_output, heads, bias, own_output)
     return max(through, proofs.sampled_rows_error(layer, scaling)), 0.0
 
 
