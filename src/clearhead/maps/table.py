@@ -108,6 +108,12 @@ class Table:
 
 
 def _column(name: str, values: Any) -> np.ndarray:
+    if isinstance(values, np.ndarray) and values.dtype in (np.int64, np.float64, np.bool_) and values.ndim == 1:
+        if not np.isfinite(values).all():
+            raise InputError(f"Table column {name!r}", got="NaN or infinity", allowed="finite numbers")
+        array = values.copy()
+        array.flags.writeable = False
+        return array
     items: list[Any] = [value.item() if isinstance(value, np.generic) else value for value in values]
     kinds = {type(item) for item in items if item is not None}
     if kinds == {int, float}:
