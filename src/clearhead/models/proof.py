@@ -19,6 +19,7 @@ families: rebuilt at most a quarter of this, compared at most half.)
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 
 import torch
@@ -38,20 +39,17 @@ def tolerance(precision: str, size: int) -> float:
 
 def row_error(captured: Tensor, own: Tensor) -> float:
     """The largest relative error of any row of [token, width]; inf where something is not finite."""
-    return largest(working(captured) - working(own), own)
+    captured, own = working(captured), working(own)
+    return relative((captured - own).norm(dim=-1)[None], own.norm(dim=-1)[None])[0]
 
 
-def largest(difference: Tensor, own: Tensor) -> float:
-    """max over rows of || difference || / max(|| own ||, median row norm); inf where something is not finite."""
-    return relative(difference.norm(dim=-1), own)
+def relative(differences: Tensor, norms: Tensor) -> list[float]:
+    """For each layer of [layer, token] norms of differences: the largest against max(own norm, median own norm).
 
-
-def relative(norms: Tensor, own: Tensor) -> float:
-    """The largest of these norms of differences [token], each against its own row; inf where one is not finite."""
-    rows = working(own).norm(dim=-1)
-    scale = rows.clamp(min=float(rows.median())).clamp(min=torch.finfo(rows.dtype).tiny)
-    error = float((norms / scale).max())
-    return error if error == error else float("inf")
+    inf where something is not finite.
+    """
+    scale = norms.maximum(norms.median(dim=-1, keepdim=True).values).clamp(min=torch.finfo(norms.dtype).tiny)
+    return (differences / scale).amax(-1).nan_to_num(nan=float("inf"), posinf=float("inf")).tolist()
 
 
 def working(tensor: Tensor) -> Tensor:
@@ -59,25 +57,29 @@ def working(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
-def finite(tensor: Tensor) -> bool:
-    """True where every entry is. (One sum tells; an overflow of the sum itself is looked at entry by entry.)"""
-    return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
-
-
-def check_finite(layer: int, capture: Layer, states: Tensor, precision: str, error: float) -> None:
+def check_finite(layers: Sequence[Layer], hidden: Tensor, errors: Sequence[float], precision: str) -> None:
     """Errors: ProofError naming the layer, what is not finite (the first on the path) and the precision.
 
-    `error`: of the rebuilt output; where it is finite, so are the probabilities, values and head outputs behind it.
+    One sum of everything tells. `errors` of the rebuilt outputs: where one is finite, so are the probabilities, values
+    and head outputs behind it.
     """
-    found = {"queries": capture.query, "keys": capture.key, "hidden states": states}
-    if error == float("inf"):
-        found = found | {"values": capture.value, "attention weights": capture.probabilities}
-        found = {name: found[name] for name in ("queries", "keys", "values", "attention weights", "hidden states")}
-    for name, tensor in found.items():
-        if tensor is not None and not finite(tensor):
-            do = "Load the model with dtype='float32'." if precision in HALF else "Check the model's weights."
-            kind = "NaN" if bool(tensor.isnan().any()) else "infinity"
-            raise ProofError(f"layer {layer}: the {name} hold {kind} in {precision}", do=do)
+    sums = [hidden.sum(), *(t.sum() for layer in layers for t in (layer.query, layer.key) if t is not None)]
+    if bool(torch.stack(sums).isfinite().all()) and float("inf") not in errors:
+        return
+    for number, layer in enumerate(layers):
+        found = {
+            "queries": layer.query,
+            "keys": layer.key,
+            "values": layer.value,
+            "attention weights": layer.probabilities,
+            "head outputs": layer.head_output,
+            "hidden states": hidden[number + 1],
+        }
+        for name, tensor in found.items():
+            if tensor is not None and not bool(tensor.isfinite().all()):
+                do = "Load the model with dtype='float32'." if precision in HALF else "Check the model's weights."
+                kind = "NaN" if bool(tensor.isnan().any()) else "infinity"
+                raise ProofError(f"layer {number}: the {name} hold {kind} in {precision}", do=do)
 
 
 @cache
@@ -90,41 +92,45 @@ def directions(width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     return (drawn / 2).to(device, dtype)
 
 
-def seen_weight(weight: Tensor) -> Tensor:
-    """W_O [head, value_width, width] through the directions: [head, direction, value_width]."""
+@dataclass(frozen=True)
+class Seen:
+    """An output projection through the directions: W_O [head, direction, value_width] and b_O [direction, 1]."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+
+def seen(weight: Tensor, bias: Tensor | None) -> Seen:
+    """W_O [head, value_width, width] and b_O [width] through the directions."""
     weight = working(weight)
-    seen = directions(weight.shape[-1], weight.dtype, weight.device) @ weight.flatten(0, 1).T
-    return seen.unflatten(1, weight.shape[:2]).transpose(0, 1)
+    through = directions(weight.shape[-1], weight.dtype, weight.device)
+    heads = (through @ weight.flatten(0, 1).T).unflatten(1, weight.shape[:2]).transpose(0, 1)
+    return Seen(heads, None if bias is None else (through @ working(bias))[:, None])
 
 
-def rebuilt_errors(layer: Layer, heads: Tensor, bias: Tensor | None, own: Tensor) -> tuple[float, float]:
-    """(relative error of sum_h P_h V_h W_O_h + b_O against the layer's own output [query, width], row sum error).
+def seen_difference(layer: Layer, projection: Seen, own: Tensor) -> Tensor:
+    """sum_h P_h V_h W_O_h + b_O - own output, through the directions: [direction, query]. `own`: [query, width].
 
-    `heads`: W_O as `seen_weight` gives it. Row sum error: max | 1 - sum of the weights on keys that a query may see |.
+    From the head outputs in place of P V where no probabilities were captured.
     """
-    assert layer.probabilities is not None
-    probabilities, value = working(layer.probabilities), working(layer.value)
-    groups = heads.shape[0] // value.shape[0]
-    value = value if groups == 1 else value.repeat_interleave(groups, dim=0)
-    weighted = (heads @ value.transpose(1, 2)) @ probabilities.transpose(1, 2)
-    seen_keys = probabilities
-    if not layer.visible.everything:
-        seen_keys = probabilities * layer.visible.mask(probabilities.device)
-    return seen_error(weighted.sum(0), bias, own), float((seen_keys.sum(-1) - 1).abs().max())
+    if layer.probabilities is None:
+        through = projection.weight @ working(layer.head_output).transpose(1, 2)
+    else:
+        value = working(layer.value)
+        groups = projection.weight.shape[0] // value.shape[0]
+        value = value if groups == 1 else value.repeat_interleave(groups, dim=0)
+        through = (projection.weight @ value.transpose(1, 2)) @ working(layer.probabilities).transpose(1, 2)
+    expected = directions(own.shape[-1], through.dtype, own.device) @ own.T
+    difference = through.sum(0) - expected
+    return difference if projection.bias is None else difference + projection.bias
 
 
-def projected_error(head_output: Tensor, heads: Tensor, bias: Tensor | None, own: Tensor) -> float:
-    """The relative error of sum_h head_output_h W_O_h + b_O against the layer's own output [query, width]."""
-    return seen_error((heads @ working(head_output).transpose(1, 2)).sum(0), bias, own)
-
-
-def seen_error(seen: Tensor, bias: Tensor | None, own: Tensor) -> float:
-    """The relative error of columns [direction, query] (without b_O) against own rows [query, width]."""
-    through = directions(own.shape[-1], seen.dtype, own.device)
-    difference = seen - through @ working(own).T
-    if bias is not None:
-        difference = difference + (through @ working(bias))[:, None]
-    return relative(difference.norm(dim=0), own)
+def row_sums(layer: Layer) -> Tensor:
+    """The sum of the weights on the keys that each query may see: [head, query]; ones where none were captured."""
+    if layer.probabilities is None:
+        return layer.head_output.new_ones(1, 1)
+    weights = working(layer.probabilities)
+    return (weights if layer.visible.everything else weights * layer.visible.mask(weights.device)).sum(-1)
 
 
 def sampled_rows(count: int, most: int = 8) -> list[int]:

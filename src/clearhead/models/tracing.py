@@ -32,8 +32,7 @@ class Pass:
     recording: Recording
     capture: Capture
     situation: str
-    projections: list[tuple[Tensor, Tensor | None]]
-    """W_O of each layer through the directions of the proof, and b_O."""
+    projections: list[proofs.Seen]
     masks: Masks
 
 
@@ -54,7 +53,7 @@ def trace_batch(
     # One text stands for its situation; the shortest has the most padding. With proof="full", every text.
     shortest = min(range(len(texts)), key=lambda k: batch.lengths[k])
     chosen = set(range(len(texts))) if proof == "full" else {shortest} if key not in proven else set[int]()
-    projections = [(proofs.seen_weight(weight), bias) for weight, bias in model.output_projections()]
+    projections = [proofs.seen(weight, bias) for weight, bias in model.output_projections()]
     ran = Pass(model, batch, recording, capture, situation, projections, {})
     traces = [one_trace(ran, row, text, compare=row in chosen) for row, text in enumerate(texts)]
     proven.add(key)
@@ -104,24 +103,24 @@ def one_trace(ran: Pass, row: int, text: Encoded, compare: bool) -> Trace:
         return tensor[row][..., start:stop, :].clone() if padded else tensor[row]
 
     hidden = torch.stack([own(state) for state in ran.recording.states])
-    allowed = proofs.tolerance(precision, max(model.width, stop - start))
+    outputs = [proofs.working(own(output)) for output in ran.recording.outputs]
     layers: list[Layer] = []
-    rebuilt: list[float] = []
-    sums: list[float] = []
-    for number, call in enumerate(ran.recording.calls):
+    for call in ran.recording.calls:
         visible = visible_keys(call, row, start, stop, ran.masks)
         query, key, value, head_output = (own(t) for t in (call.query, call.key, call.value, call.head_output))
         probabilities = None if call.probabilities is None else own(call.probabilities)[..., start:stop]
         layer = Layer(value, head_output, visible, query, key, probabilities)
         if probabilities is None:
             layer = replace(layer, norm_squared=squared_row_norms(query, key, visible, call.scaling))
-        error, row_sum = layer_errors(layer, call.scaling, *ran.projections[number], own(ran.recording.outputs[number]))
-        proofs.check_finite(number, layer, hidden[number + 1], precision, error)
-        rebuilt.append(error)
-        sums.append(row_sum)
-        layers.append(layer if ran.capture == "full" else without_probabilities(layer))
+        layers.append(layer)
+    rebuilt = rebuilt_errors(ran, layers, outputs)
+    proofs.check_finite(layers, hidden, rebuilt, precision)
+    sums = (torch.stack([proofs.row_sums(layer) for layer in layers]) - 1).abs().flatten(1).amax(1).tolist()
+    allowed = proofs.tolerance(precision, max(model.width, stop - start))
     proofs.verdict(rebuilt, allowed, "layer {}: what was captured does not rebuild its attention output")
     proofs.verdict(sums, allowed, "layer {}: the attention weights on visible keys do not sum to 1")
+    if ran.capture == "outputs":
+        layers = [without_probabilities(layer) for layer in layers]
     inputs = {name: tensor[row : row + 1, start:stop] for name, tensor in batch.inputs.items()}
     compared = compare_with_untouched(model, inputs, hidden, allowed) if compare else None
     part = Part(model.family.part, text.tokens, text.tokens, tuple(layers), hidden)
@@ -172,14 +171,19 @@ def visible_keys(call: Call, row: int, start: int, stop: int, masks: Masks) -> V
     return masks[key]
 
 
-def layer_errors(
-    layer: Layer, scaling: float, heads: Tensor, bias: Tensor | None, own_output: Tensor
-) -> tuple[float, float]:
-    """(relative error of the attention output rebuilt from the capture, largest | 1 - row sum |) of one layer."""
-    if layer.probabilities is not None:
-        return proofs.rebuilt_errors(layer, heads, bias, own_output)
-    through = proofs.projected_error(layer.head_output, heads, bias, own_output)
-    return max(through, proofs.sampled_rows_error(layer, scaling)), 0.0
+def rebuilt_errors(ran: Pass, layers: Sequence[Layer], outputs: Sequence[Tensor]) -> list[float]:
+    """The relative error of each layer's attention output, rebuilt from what was captured of it."""
+    differences = [
+        proofs.seen_difference(layer, projection, own)
+        for layer, projection, own in zip(layers, ran.projections, outputs, strict=True)
+    ]
+    norms = torch.stack([own.norm(dim=-1) for own in outputs])
+    errors = proofs.relative(torch.stack(differences).norm(dim=1), norms)
+    sampled = [
+        0.0 if layer.probabilities is not None else proofs.sampled_rows_error(layer, call.scaling)
+        for layer, call in zip(layers, ran.recording.calls, strict=True)
+    ]
+    return [max(pair) for pair in zip(errors, sampled, strict=True)]
 
 
 def compare_with_untouched(
