@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from clearhead.methods.token_identifiability_naive import token_identifiability_naive
     from clearhead.models.load import load
     from clearhead.models.model import Model
+    from clearhead.probes import TokenIdentifiability, token_identifiability
     from clearhead.tokens import Tokens
     from clearhead.trace import Trace
 
@@ -37,6 +38,7 @@ __all__ = [
     "Map",
     "Model",
     "Table",
+    "TokenIdentifiability",
     "Tokens",
     "Trace",
     "attention_identifiability",
@@ -47,6 +49,7 @@ __all__ = [
     "hidden_token_attribution",
     "identifiable_interval",
     "load",
+    "token_identifiability",
     "token_identifiability_naive",
 ]
 
@@ -54,6 +57,7 @@ _HOME = {
     "Map": "clearhead.maps",
     "Model": "clearhead.models.model",
     "Table": "clearhead.maps",
+    "TokenIdentifiability": "clearhead.probes",
     "Tokens": "clearhead.tokens",
     "Trace": "clearhead.trace",
     "load": "clearhead.models.load",
@@ -63,6 +67,7 @@ _HOME = {
     "farthest_attention": "clearhead.methods.farthest_attention",
     "hidden_token_attribution": "clearhead.methods.hidden_token_attribution",
     "identifiable_interval": "clearhead.methods.identifiable_interval",
+    "token_identifiability": "clearhead.probes",
     "token_identifiability_naive": "clearhead.methods.token_identifiability_naive",
 }
 

@@ -2,6 +2,7 @@
 
     ClearheadError
     ├── InputError            a text, an option or a file that cannot be used (also a ValueError)
+    │   └── TextTooLong       a text of more tokens than the model has positions for
     ├── LoadError             a model that cannot be loaded as asked
     ├── UnsupportedModel      a model, or a part of one, that clearhead does not follow
     ├── ProofError            what was captured does not rebuild the model's own output
@@ -31,6 +32,10 @@ class ClearheadError(Exception):
 
 class InputError(ClearheadError, ValueError):
     """A text, an option or a file that cannot be used."""
+
+
+class TextTooLong(InputError):
+    """A text of more tokens than the model has positions for."""
 
 
 class LoadError(ClearheadError):

@@ -61,6 +61,23 @@ class Runner(Protocol):
         ...
 
 
+class Tracer(Protocol):
+    """A model that traces texts, as studies of many texts see it."""
+
+    @property
+    def origin(self) -> Mapping[str, Any]:
+        """Name, revision, dtype and library versions."""
+        ...
+
+    def trace_many(self, texts: Sequence[str | tuple[str, str]]) -> list[Trace]:
+        """Each text traced and proven. Errors: as `Model.trace_many`, naming the text by its position."""
+        ...
+
+    def tokens_of(self, text: str, pair: str | None = None) -> Tokens:
+        """The tokens of a text, without running the model. Errors: InputError, TextTooLong."""
+        ...
+
+
 @dataclass(frozen=True)
 class Visible:
     """Which keys each query may see: the interval [start, stop) of key positions, one a query.

@@ -25,26 +25,30 @@ class Neighbours(NamedTuple):
 
 
 def nearest_candidates(
-    states: Float[Tensor, "depth token width"], candidates: Float[Tensor, "token width"], distance: Distance
+    states: Float[Tensor, "depth token width"],
+    candidates: Float[Tensor, "candidate width"],
+    distance: Distance,
+    own: Int[Tensor, "token"] | None = None,
 ) -> Neighbours:
-    """The nearest candidate of each state, in float64; candidate j is that of token j.
+    """The nearest candidate of each state, in float64; `own` [token]: the position of each state's own candidate (by
+    default candidate j is that of token j).
 
     Distance: "cosine" 1 - cos, or "l2" Euclidean. Identical candidates (equal in every bit) are one candidate.
     Errors: NotDefined for a cosine of a zero vector, or where all candidates are identical.
     """
-    different, own = torch.unique(candidates, dim=0, return_inverse=True)
+    different, group = torch.unique(candidates, dim=0, return_inverse=True)
     if len(different) == 1:
-        raise NotDefined("Nearest token vector: all tokens of the text have the same one", got=f"{len(own)} tokens")
+        raise NotDefined("Nearest token vector: all tokens of the text have the same one", got=f"{len(group)} tokens")
+    position = torch.arange(len(group), device=group.device) if own is None else own
     far = distances(states.double(), different.double(), distance)
-    at_own = own.expand(len(states), -1)[..., None]
+    at_own = group[position].expand(len(states), -1)[..., None]
     mine = far.gather(-1, at_own).squeeze(-1)
     others = far.scatter(-1, at_own, torch.inf)
-    holder = (own == torch.arange(len(different), device=own.device)[:, None]).int().argmax(-1)
+    holder = (group == torch.arange(len(different), device=group.device)[:, None]).int().argmax(-1)
     right = mine < others.amin(-1)
-    position = torch.arange(len(own), device=own.device)
     nearest = torch.where(right, position, holder[others.argmin(-1)])
     first_two = far.sort(-1).values[..., :2]
-    return Neighbours(right, nearest, first_two.diff(dim=-1).squeeze(-1), own.bincount()[own] == 1)
+    return Neighbours(right, nearest, first_two.diff(dim=-1).squeeze(-1), group.bincount()[group[position]] == 1)
 
 
 def distances(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
-from clearhead.errors import InputError
+from clearhead.errors import InputError, TextTooLong
 from clearhead.models.families import Family
 from clearhead.tokens import Tokens, make_tokens
 
@@ -45,7 +45,7 @@ def check_text(text: object, name: str = "text") -> str:
 def encode(
     text: str, pair: str | None, tokenizer: PreTrainedTokenizerBase, config: PretrainedConfig, family: Family
 ) -> Encoded:
-    """Tokenise without cutting. Errors: InputError for an unusable text or one longer than the model's limit."""
+    """Tokenise without cutting. Errors: InputError for an unusable text, TextTooLong beyond the model's limit."""
     check_text(text)
     if pair is not None:
         check_text(pair, "pair")
@@ -98,7 +98,7 @@ def check_length(
     most: int | None,
     tokenizer: PreTrainedTokenizerBase,
 ) -> None:
-    """Errors: InputError for a text without a token, or with more than `most`: both lengths and the ways out."""
+    """Errors: InputError for a text without a token; TextTooLong for more than `most`: both lengths, the ways out."""
     if not ids:
         raise InputError("trace: the tokenizer makes no token of this text", got="0 tokens", allowed="1 or more")
     if most is None or len(ids) <= most:
@@ -108,7 +108,7 @@ def check_length(
         room = most - tokenizer.num_special_tokens_to_add(pair=False)
         ends = [stop for start, stop in offsets if stop > start][:room]
         do = f"Cut it (text[:{ends[-1] if ends else 0}] fits), or trace parts of it with trace_many."
-    raise InputError(
+    raise TextTooLong(
         "trace: the text is longer than the model's limit", got=f"{len(ids)} tokens", allowed=f"at most {most}", do=do
     )
 

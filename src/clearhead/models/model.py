@@ -21,6 +21,7 @@ from clearhead.models.families import Family
 from clearhead.models.inputs import Encoded, encode
 from clearhead.models.rerun import from_embedding
 from clearhead.models.tracing import ProofKind, trace_batch
+from clearhead.tokens import Tokens
 from clearhead.trace import Capture, Embedding, Trace
 from clearhead.versions import versions
 
@@ -195,6 +196,10 @@ class Model:
         except ClearheadError as error:
             return numbered(error, index, errors)
         return replace(trace, warnings=(*trace.warnings, f"traced alone, since a batch with it failed: {failed}"))
+
+    def tokens_of(self, text: str, pair: str | None = None) -> Tokens:
+        """The tokens of a text (or pair), without running the model. Errors: as `trace` for the text."""
+        return self._encode(text, pair).tokens
 
     def output_weight(self, layer: int, part: str | None = None) -> Tensor:
         """W_O of one layer as [head, value_width, width]."""

@@ -1,0 +1,191 @@
+"""Probes: maps g from a hidden state to a token vector, and how one is trained.
+
+Training works in whitened coordinates: states are shifted and turned so that they are uncorrelated with variance 1, and
+token vectors are scaled to a mean square of 1, so that one learning rate suits every model, depth and direction. What
+comes out is an ordinary probe for ordinary states. `linear` starts from the closed-form ridge solution, `mlp` (one
+hidden layer, GELU) from Glorot's initialisation; both are trained with Adam on the distance that the search uses.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from clearhead.errors import InputError
+from clearhead.maps.files import whole_file
+
+Kind = Literal["naive", "linear", "mlp"]
+Distance = Literal["cosine", "l2"]
+KINDS: tuple[Kind, ...] = ("naive", "linear", "mlp")
+RIDGE = 1e-3
+"""Added to the diagonal of the covariance of the states, relative to its mean."""
+ROWS = 8192
+"""Rows read at a time where all are summed over."""
+
+Weights = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a probe is trained. `hidden` and `dropout` are the MLP's; `rate` is Adam's, in whitened coordinates."""
+
+    kind: Kind = "linear"
+    distance: Distance = "cosine"
+    hidden: int = 1000
+    dropout: float = 0.0
+    rate: float = 0.0
+    """0: the default of the kind, 1e-2 (linear) or 1e-3 (mlp)."""
+    batch: int = 256
+    epochs: int = 100
+    patience: int = 5
+    """Epochs without a better validation rate before training stops."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("kind", KINDS), ("distance", ("cosine", "l2"))):
+            if getattr(self, name) not in allowed:
+                what = "probe" if name == "kind" else name
+                raise InputError(
+                    f"probes: {what}", got=repr(getattr(self, name)), allowed=", ".join(map(repr, allowed))
+                )
+        if not 0 <= self.dropout < 1:
+            raise InputError("probes: dropout", got=self.dropout, allowed="0 <= dropout < 1")
+        for name in ("hidden", "batch", "epochs", "patience"):
+            if type(getattr(self, name)) is not int or getattr(self, name) < 1:
+                raise InputError(f"probes: {name}", got=repr(getattr(self, name)), allowed="a whole number from 1")
+        if type(self.seed) is not int or not 0 <= self.seed < 2**31:
+            raise InputError("probes: seed", got=repr(self.seed), allowed="a whole number from 0 to 2^31 - 1")
+
+    @property
+    def learning_rate(self) -> float:
+        return self.rate or {"naive": 0.0, "linear": 1e-2, "mlp": 1e-3}[self.kind]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """g: states [token, width] -> predicted token vectors [token, width]. Weights in float32, by name."""
+
+    kind: Kind
+    weights: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor], repr=False)
+
+    def __call__(self, states: Tensor) -> Tensor:
+        return states if self.kind == "naive" else apply(self.weights, states)
+
+    def save(self, path: str | Path, *, overwrite: bool = False, about: Mapping[str, Any] | None = None) -> Path:
+        """Write to .safetensors. Errors: InputError where the file exists (unless `overwrite`)."""
+        from safetensors.torch import save
+
+        tensors = {name: tensor.contiguous() for name, tensor in self.weights.items()} or {"none": torch.zeros(0)}
+        header = {"clearhead": json.dumps({"probe": self.kind, **(about or {})})}
+        with whole_file(path, overwrite=overwrite) as file:
+            file.write(save(tensors, metadata=header))
+        return Path(path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Probe:
+        """The probe that `save` wrote. Errors: InputError for a file that is none."""
+        return load_with_header(path)[0]
+
+
+def load_with_header(path: str | Path) -> tuple[Probe, dict[str, Any]]:
+    """(probe, what was said about it). Errors: InputError for a file that holds none."""
+    from safetensors import safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = json.loads(file.metadata()["clearhead"])
+            weights = {name: file.get_tensor(name) for name in file.keys() if name != "none"}  # noqa: SIM118
+            return Probe(header["probe"], weights), header
+    except Exception as error:  # whatever a foreign file makes the library raise, this is no probe
+        raise InputError(f"{str(path)!r} is no probe of clearhead", got=f"{type(error).__name__}: {error}") from error
+
+
+def apply(weights: Mapping[str, Tensor], states: Tensor, keep: Tensor | None = None) -> Tensor:
+    """The linear map, or the MLP where there is a second one; `keep` multiplies its hidden layer (dropout)."""
+    first = torch.addmm(weights["bias"], states, weights["weight"])
+    if "weight_out" not in weights:
+        return first
+    inner = torch.nn.functional.gelu(first)
+    return torch.addmm(weights["bias_out"], inner if keep is None else inner * keep, weights["weight_out"])
+
+
+@dataclass(frozen=True)
+class Whitening:
+    """Coordinates in which training works: z = (state - shift) @ turn, token vector / scale."""
+
+    shift: Tensor
+    turn: Tensor
+    scale: float
+    start: Weights
+    """The ridge solution from z to the scaled token vector."""
+
+
+def whitening(states: Tensor, targets: Tensor, rows: Tensor, wanted: Tensor) -> Whitening:
+    """From the first and second moments of the training tokens, summed in float64.
+
+    The covariance has `RIDGE` times its mean added on the diagonal; the linear start is the ridge solution for it:
+    least squares of targets[wanted] on states[rows], centred.
+    """
+    count = len(rows)
+    mean_in = sum(states[part].double().sum(0) for part in rows.split(ROWS)) / count
+    mean_out = sum(targets[part].double().sum(0) for part in wanted.split(ROWS)) / count
+    gram, cross, square = 0.0, 0.0, 0.0
+    for part, goal in zip(rows.split(ROWS), wanted.split(ROWS), strict=True):
+        centred, out = states[part].double() - mean_in, targets[goal].double()
+        gram = gram + centred.T @ centred / count
+        cross = cross + centred.T @ (out - mean_out) / count
+        square = square + float(out.square().sum()) / count
+    assert isinstance(gram, Tensor)
+    assert isinstance(cross, Tensor)
+    assert isinstance(mean_in, Tensor)
+    assert isinstance(mean_out, Tensor)
+    gram.diagonal().add_(RIDGE * gram.diagonal().mean())
+    values, vectors = torch.linalg.eigh(gram)
+    turn = vectors / values.sqrt()
+    scale = (square / targets.shape[1]) ** 0.5
+    start = {"weight": (turn.T @ cross / scale).float(), "bias": (mean_out / scale).float()}
+    return Whitening(mean_in.float(), turn.float(), scale, start)
+
+
+def plain(weights: Mapping[str, Tensor], white: Whitening) -> Weights:
+    """Weights for ordinary states and token vectors, from those in whitened coordinates."""
+    outer = "weight_out" if "weight_out" in weights else "weight"
+    bias = "bias_out" if "weight_out" in weights else "bias"
+    turned = {name: tensor.detach().clone() for name, tensor in weights.items()}
+    turned[outer] *= white.scale
+    turned[bias] *= white.scale
+    turned["bias"] -= white.shift @ white.turn @ turned["weight"]
+    turned["weight"] = white.turn @ turned["weight"]
+    return turned
+
+
+def glorot(width: int, hidden: int, random: torch.Generator) -> Weights:
+    """An untrained MLP (Glorot and Bengio 2010, uniform)."""
+
+    def uniform(rows: int, columns: int) -> Tensor:
+        return (2 * torch.rand(rows, columns, generator=random) - 1) * (6 / (rows + columns)) ** 0.5
+
+    return {
+        "weight": uniform(width, hidden),
+        "bias": torch.zeros(hidden),
+        "weight_out": uniform(hidden, width),
+        "bias_out": torch.zeros(width),
+    }
+
+
+def loss(predicted: Tensor, wanted: Tensor, distance: Distance) -> Tensor:
+    """Mean over tokens of 1 - cos, or of the squared Euclidean distance."""
+    if distance == "cosine":
+        return (1 - torch.nn.functional.cosine_similarity(predicted, wanted, dim=-1)).mean()
+    return (predicted - wanted).square().sum(-1).mean()
+
+
+def dropped(shape: tuple[int, int], share: float, random: torch.Generator) -> Tensor | None:
+    """A random mask that keeps the mean; None without dropout."""
+    return None if not share else (torch.rand(shape, generator=random) >= share).float() / (1 - share)
