@@ -137,6 +137,46 @@ def demo(
     make_report(DEMO_TEXT, None, "demo", output, probes, overwrite)
 
 
+@app.command()
+def reproduce(
+    output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write; a killed run goes on there.")],
+    model: ModelOption = "demo",
+    pairs: Annotated[str | None, typer.Option("--pairs", help="MRPC as GLUE's .tsv file, or glue:mrpc.")] = None,
+    texts: Annotated[str | None, typer.Option("--texts", help="A file with one text a line.")] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="On the sentences that come with clearhead, in minutes.")
+    ] = False,
+    max_examples: Annotated[int | None, typer.Option("--max-examples", help="Most pairs, and most texts.")] = None,
+    probes: Annotated[str, typer.Option("--probes", help="Kinds of probe, parted by commas.")] = "naive,linear,mlp",
+    layers: Annotated[str | None, typer.Option("--layers", help="Layers of the probes, from 1: 1,6,12.")] = None,
+    folds: Annotated[int | None, typer.Option("--folds", help="Cross-validation instead of one split.")] = None,
+    hta_examples: Annotated[
+        int | None, typer.Option("--hta-examples", help="Most pairs for the contributions [default: all].")
+    ] = None,
+    hta_probes: Annotated[int, typer.Option("--hta-probes", min=2, help="Probes a token for the contributions.")] = 4,
+    long: Annotated[str, typer.Option("--long", help="Pairs beyond the model's limit: error or skip.")] = "error",
+    seed: Annotated[int, typer.Option("--seed", help="Of splits, training and probes.")] = 0,
+) -> None:
+    """Measure the tables and figures of "On Identifiability in Transformers" beside the published values."""
+    if layers is not None and not all(item.strip().isdigit() for item in layers.split(",")):
+        raise InputError(
+            "reproduce: --layers", got=repr(layers), allowed="whole numbers parted by commas, such as 1,6,12"
+        )
+    from clearhead.studies import reproduce as study
+
+    kinds: Any = tuple(item.strip() for item in probes.split(","))
+    chosen = None if layers is None else tuple(int(item) for item in layers.split(","))
+    plan = study.Plan(
+        model, pairs, texts, max_examples=max_examples, probes=kinds, layers=chosen, folds=folds, long=long, seed=seed,
+        hta_examples=hta_examples, hta_probes=hta_probes,
+    )  # fmt: skip
+    effects = study.reproduce(study.quick(plan) if quick else plan, output, say=typer.echo)
+    for number, setting, paper, measured, agrees in zip(
+        *(effects[name] for name in ("number", "setting", "paper", "measured", "agrees")), strict=True
+    ):
+        typer.echo(f"{number:2}. {setting}: paper {paper}; measured {measured}; agrees: {agrees}")
+
+
 def make_report(text: str, pair: str | None, model: str, output: Path, probes: int | None, overwrite: bool) -> None:
     """Trace, analyse, write; say where the file is."""
     from clearhead.explorer.data import payload

@@ -92,7 +92,7 @@ from clearhead.probes import features, training
 features.CHUNK, training.CHECKPOINT_SECONDS = 4, 0.0
 from tests.contract.test_probes import TEXTS
 from tests.tiny import tiny
-ch.token_identifiability(ch.load(tiny("bert")), TEXTS, probe="linear", epochs=200, patience=200, folder=sys.argv[1])
+ch.token_identifiability(ch.load(tiny("bert")), TEXTS, probe="linear", epochs=60, patience=60, folder=sys.argv[1])
 """
 
 
@@ -100,7 +100,7 @@ def test_a_killed_process_goes_on_to_the_same_numbers(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(features_module, "CHUNK", 4)  # as in the script: a batch may change the last bit of a state
-    options: dict[str, Any] = {"probe": "linear", "epochs": 200, "patience": 200}
+    options: dict[str, Any] = {"probe": "linear", "epochs": 60, "patience": 60}
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(root), str(root / "src")])}
     folder = tmp_path / "killed"
     for sign in ("features/features.json", "probes/learning_*"):  # while tracing, then while learning

@@ -15,7 +15,7 @@ from clearhead.errors import InputError
 from clearhead.maps import Table
 from clearhead.probes.bar import progress_bar
 from clearhead.probes.features import Features, Progress, Text, no_progress, write_features
-from clearhead.probes.probe import Distance, Kind, Probe, Recipe
+from clearhead.probes.probe import Distance, Kind, Loss, Probe, Recipe
 from clearhead.probes.rates import Split, fold_examples, interval, split_examples
 from clearhead.probes.training import Fit, Task, train
 from clearhead.trace import Embedding, Tracer
@@ -87,6 +87,7 @@ def token_identifiability(
     *,
     probe: Kind = "naive",
     distance: Distance = "cosine",
+    loss: Loss = "distance",
     depths: Depths = "all",
     embedding: Embedding = "output",
     split: tuple[float, float, float] = (0.7, 0.15, 0.15),
@@ -106,8 +107,9 @@ def token_identifiability(
     Brunner et al. 2020 (arXiv 1908.04211), section 4: a map g_l from state to token vector is trained for each depth,
     and a token is recovered where g_l(state) is nearest to its own vector among the vectors of the same text. `probe`:
     "naive" (the state itself), "linear" or "mlp" (`hidden` units, `dropout`); `distance`: "cosine" or "l2", of loss and
-    search alike. `texts`: strings, or pairs as tuples. `embedding`: vectors as the first block reads them ("output") or
-    as the embedding normalisation does ("sum").
+    search alike; `loss`: "distance", the published one, or "nearest", which trains the choice among the vectors of the
+    text and recovers more (`clearhead.probes.probe` says how). `texts`: strings, or pairs as tuples. `embedding`: the
+    vectors as the first block reads them ("output") or as the embedding normalisation does ("sum").
 
     Examples, not tokens, are split into training, validation (which chooses the epoch) and test; with `folds=k` each is
     tested once. Candidates are kept apart by position; identical ones (models without absolute positions) are one, and
@@ -119,7 +121,7 @@ def token_identifiability(
     Errors: InputError for unusable texts (named by position; `long="skip"` leaves out those beyond the model's limit)
     or options, too few examples, a full disk; NotDefined where the nearest vector is not defined.
     """
-    recipe = Recipe(probe, distance, hidden, dropout, epochs=epochs, patience=patience, seed=seed)
+    recipe = Recipe(probe, distance, loss, hidden, dropout, epochs=epochs, patience=patience, seed=seed)
     with scratch(folder) as place, progress_bar("token_identifiability") as stage:
         features = write_features(
             model, texts, place / "features", embedding=embedding, long=long, parts_of_speech=parts_of_speech,

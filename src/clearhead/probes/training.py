@@ -27,10 +27,11 @@ from clearhead.probes.probe import (
     Weights,
     Whitening,
     apply,
+    distance_loss,
     dropped,
     glorot,
     load_with_header,
-    loss,
+    nearest_loss,
     plain,
     whitening,
 )
@@ -91,6 +92,8 @@ class Learner:
         self.task, self.features, self.recipe = task, features, task.recipe
         self.states, self.targets = features.states(task.depth), features.targets
         self.tokens = task.pairs(features, task.training)
+        self.example = torch.repeat_interleave(torch.tensor(features.offsets).diff())
+        """[token]: the example that it is of."""
         self.rates: list[float] = []
         self.kept = 0
         self.white: Whitening | None = None
@@ -133,20 +136,38 @@ class Learner:
     def epoch(self) -> None:
         """One pass over the training tokens in random order, then the validation rate."""
         begun = time.perf_counter()
-        white = self.white
-        assert white is not None
         random = self.random(len(self.rates))
-        for batch in torch.randperm(len(self.tokens.rows), generator=random).split(self.recipe.batch):
-            inputs = (self.states[self.tokens.rows[batch]] - white.shift) @ white.turn
-            keep = None
-            if self.recipe.kind == "mlp":
-                keep = dropped((len(batch), self.recipe.hidden), self.recipe.dropout, random)
-            predicted = apply(self.weights, inputs, keep)
+        for batch in self.batches(random):
             self.optimiser.zero_grad(set_to_none=True)
-            loss(predicted, self.targets[self.tokens.wanted[batch]] / white.scale, self.recipe.distance).backward()
+            self.loss(batch, random).backward()
             self.optimiser.step()
         self.judge()
         self.seconds += time.perf_counter() - begun
+
+    def batches(self, random: torch.Generator) -> Sequence[Tensor]:
+        """Positions among the training tokens: random tokens; for the loss "nearest", all tokens of random examples."""
+        count, sizes = len(self.tokens.rows), self.tokens.sizes
+        if self.recipe.loss == "distance":
+            return torch.randperm(count, generator=random).split(self.recipe.batch)
+        places = torch.arange(count).split(sizes)
+        examples = torch.randperm(len(sizes), generator=random).split(max(1, self.recipe.batch * len(sizes) // count))
+        return [torch.cat([places[example] for example in group.tolist()]) for group in examples]
+
+    def loss(self, batch: Tensor, random: torch.Generator) -> Tensor:
+        """The loss of these training tokens, in whitened coordinates."""
+        white, recipe = self.white, self.recipe
+        assert white is not None
+        rows, wanted = self.tokens.rows[batch], self.tokens.wanted[batch]
+        inputs = (self.states[rows] - white.shift) @ white.turn
+        keep = dropped((len(batch), recipe.hidden), recipe.dropout, random) if recipe.kind == "mlp" else None
+        predicted = apply(self.weights, inputs, keep)
+        if recipe.loss == "distance":
+            return distance_loss(predicted, self.targets[wanted] / white.scale, recipe.distance)
+        example = self.example[rows]
+        candidates = self.features.rows(example.unique().tolist())
+        allowed = example[:, None] == self.example[candidates]
+        own = torch.searchsorted(candidates, wanted)
+        return nearest_loss(predicted, self.targets[candidates] / white.scale, own, allowed, recipe.distance)
 
     def judge(self) -> None:
         """The validation rate of the weights as they are; kept where it is the best so far."""

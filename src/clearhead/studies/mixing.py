@@ -51,10 +51,11 @@ class Mixing:
         """[layer]: share of tokens to which another token contributes most (Figure 3b)."""
         return self.not_largest.mean(axis=1)
 
-    def by_distance(self) -> np.ndarray:
-        """[group, layer]: contribution of each distance group; each group sums to 1 over the layers (Figure 4a)."""
+    def by_distance(self) -> dict[str, np.ndarray]:
+        """[layer] by distance group, those that the texts are long enough for: its contribution, which sums to 1 over
+        the layers (Figure 4a)."""
         total = self.group.sum(axis=0).T
-        return total / total.sum(axis=1, keepdims=True)
+        return {name: row / row.sum() for (name, _, _), row in zip(GROUPS, total, strict=True) if row.any()}
 
     def by_offset(self) -> np.ndarray:
         """[layer, offset]: total contribution by offset, the largest in each layer 1, the own one left out as 0
