@@ -268,7 +268,7 @@ def estimate(
         "attention": 4 * trace * len(texts),
         "tracing": trace * len(pairs),
         "probes": 2 * sum(epochs[kind] for kind in plan.probes) * epoch,
-        "contributions": 3 * plan.hta_probes * tokens * trace * len(mixed),
+        "contributions": 0.6 * plan.hta_probes * tokens * trace * len(mixed),
     }
     spelled = ", ".join(f"{name} {seconds / 60:.1f}" for name, seconds in parts.items())
     return f"Estimated time: about {sum(parts.values()) / 60:.0f} min ({spelled}); what is kept is not done again."
