@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from clearhead.linalg.block import replay, row_errors
     from clearhead.linalg.jacobian import (
         contributions,
         disagreement,
@@ -34,6 +35,8 @@ __all__ = [
     "nearest_candidates",
     "orthogonal_probes",
     "relative_change",
+    "replay",
+    "row_errors",
     "sampled_norms",
     "spectral_norms",
     "squared_norms",
@@ -52,6 +55,8 @@ _HOME = {
     "nearest_candidates": "neighbours",
     "orthogonal_probes": "jacobian",
     "relative_change": "polytope",
+    "replay": "block",
+    "row_errors": "block",
     "sampled_norms": "jacobian",
     "spectral_norms": "jacobian",
     "squared_norms": "jacobian",
