@@ -19,13 +19,19 @@ from clearhead import errors
 
 if TYPE_CHECKING:
     from clearhead.maps import Map, Table
+    from clearhead.methods.alti import alti
     from clearhead.methods.attention_identifiability import attention_identifiability
+    from clearhead.methods.decompx import decompx
     from clearhead.methods.effective_attention import effective_attention
     from clearhead.methods.effective_attention_summary import effective_attention_summary
     from clearhead.methods.farthest_attention import farthest_attention
+    from clearhead.methods.globenc import globenc
     from clearhead.methods.hidden_token_attribution import hidden_token_attribution
     from clearhead.methods.identifiable_interval import identifiable_interval
+    from clearhead.methods.mixing_ratio import mixing_ratio
+    from clearhead.methods.residual_norms import residual_norms
     from clearhead.methods.token_identifiability_naive import token_identifiability_naive
+    from clearhead.methods.vector_norms import vector_norms
     from clearhead.models.load import load
     from clearhead.models.model import Model
     from clearhead.tokens import Tokens
@@ -39,15 +45,21 @@ __all__ = [
     "Table",
     "Tokens",
     "Trace",
+    "alti",
     "attention_identifiability",
+    "decompx",
     "effective_attention",
     "effective_attention_summary",
     "errors",
     "farthest_attention",
+    "globenc",
     "hidden_token_attribution",
     "identifiable_interval",
     "load",
+    "mixing_ratio",
+    "residual_norms",
     "token_identifiability_naive",
+    "vector_norms",
 ]
 
 _HOME = {
@@ -63,6 +75,12 @@ _HOME = {
     "farthest_attention": "clearhead.methods.farthest_attention",
     "hidden_token_attribution": "clearhead.methods.hidden_token_attribution",
     "identifiable_interval": "clearhead.methods.identifiable_interval",
+    "alti": "clearhead.methods.alti",
+    "decompx": "clearhead.methods.decompx",
+    "globenc": "clearhead.methods.globenc",
+    "mixing_ratio": "clearhead.methods.mixing_ratio",
+    "residual_norms": "clearhead.methods.residual_norms",
+    "vector_norms": "clearhead.methods.vector_norms",
     "token_identifiability_naive": "clearhead.methods.token_identifiability_naive",
 }
 

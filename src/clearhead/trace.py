@@ -195,8 +195,8 @@ class Trace:
     def replay(self, layer: int) -> Replay:
         """What went through one block, rebuilt in float64 from its parts and the captured attention, and proven.
 
-        Tolerance: that of one product in the proof of the trace, since the rebuilding in float64 adds no rounding of its
-        own (measured over all families and precisions: at most a quarter of it).
+        Tolerance: that of one product in the proof of the trace, since the rebuilding in float64 adds no rounding of
+        its own (measured over all families and precisions: at most a quarter of it).
 
         Errors: NotDefined without probabilities; ProofError where values or hidden states come out otherwise than the
         model's own; UnsupportedModel for a block that is not followed.

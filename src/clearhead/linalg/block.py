@@ -188,4 +188,4 @@ def row_errors(found: Float[Tensor, "*batch token width"], own: Tensor) -> float
     norms = own.double().norm(dim=-1)
     scale = norms.maximum(norms.median(dim=-1, keepdim=True).values).clamp(min=torch.finfo(torch.float64).tiny)
     worst = float(((found - own.double()).norm(dim=-1) / scale).max())
-    return worst if worst < float("inf") else float("inf")
+    return min(float("inf"), worst)

@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from clearhead.errors import NotDefined
 from clearhead.linalg.block import Norm, Replay
 
 Stage = Literal["attention", "residual", "norm", "block"]
@@ -26,7 +27,7 @@ BUDGET = 2**30
 
 
 def norms_passed(ran: Replay, stage: Stage) -> list[tuple[Norm, Float[Tensor, "query 1"]]]:
-    """The norms that the attention output passes up to a stage, each with the spread of the whole that it divides by."""
+    """The norms that the attention output passes up to a stage, each with the spread of what it divides."""
     norms = ran.block.norms
     passed = [
         (norms.on_output, ran.attention, ("residual", "norm", "block")),
@@ -36,9 +37,7 @@ def norms_passed(ran: Replay, stage: Stage) -> list[tuple[Norm, Float[Tensor, "q
     return [(norm, norm.spread(whole)) for norm, whole, stages in passed if norm is not None and stage in stages]
 
 
-def written(
-    ran: Replay, stage: Stage, budget: int = BUDGET
-) -> Iterator[tuple[slice, Float[Tensor, "key head width"]]]:
+def written(ran: Replay, stage: Stage, budget: int = BUDGET) -> Iterator[tuple[slice, Float[Tensor, "key head width"]]]:
     """(keys, u): what each head writes for a key, through the linear part of the norms; as many keys as fit."""
     heads, _, width = ran.block.output_weight.shape
     groups = heads // ran.values.shape[0]
@@ -117,10 +116,13 @@ def part_norms(ran: Replay, stage: Stage) -> Float[Tensor, "query key"]:
 
 
 def mixing(ran: Replay, stage: Stage) -> Float[Tensor, "query"]:
-    """|| sum of the parts of the others || / (that + || own part ||)."""
+    """|| sum of the parts of the others || / (that + || own part ||). Errors: NotDefined for 0 / 0."""
     own = own_parts(ran, stage)
     others = (whole(ran, stage) - own).norm(dim=-1)
-    return others / (others + own.norm(dim=-1))
+    total = others + own.norm(dim=-1)
+    if not total.all():
+        raise NotDefined(f"Mixing ratio of query {int((total == 0).nonzero()[0])}: nothing comes from any token")
+    return others / total
 
 
 def proximity(ran: Replay, stage: Stage, shift: float = 0.0) -> Float[Tensor, "query key"]:

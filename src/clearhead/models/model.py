@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from clearhead.errors import ClearheadError, InputError, UnsupportedModel
+from clearhead.errors import ClearheadError, InputError
 from clearhead.models.capture import base_of, children
 from clearhead.models.families import Family
 from clearhead.models.inputs import Encoded, encode

@@ -123,4 +123,3 @@ def head(
         activation=None if paths.activation is None else ACT2FN[paths.activation],
         labels=tuple(str(labels.get(k, k)) for k in range(logits.shape[-1])) if classes else (),
     )
-
