@@ -16,8 +16,8 @@ from torch import Tensor
 from clearhead.errors import NotDefined
 from clearhead.linalg.block import Activation, Block, Head, Norm, Replay, double
 
-CHUNK = 16 * 2**20
-"""Bytes of the largest temporary tensor of a chunk of queries (measured: no slower from 4 MiB to 64 MiB)."""
+CHUNK = 4 * 2**20
+"""Bytes of the largest temporary tensor of a chunk of queries or of sources."""
 TARGETS = 4096
 """Targets of a vocabulary at a time."""
 
@@ -64,8 +64,14 @@ def carry_norm(
     """Parts through a norm, by the spread of the whole."""
     if norm is None:
         return parts
-    found = norm.centred(parts) * (norm.gain / norm.spread(whole))[:, None]
-    return add_bias(found, norm.bias, rules)
+    return add_bias(scaled(norm, parts, whole), norm.bias, rules)
+
+
+def scaled(
+    norm: Norm, parts: Float[Tensor, "query source width"], whole: Float[Tensor, "query width"]
+) -> Float[Tensor, "query source width"]:
+    """The linear part of a norm on parts, over the spread of the whole. Always a new tensor."""
+    return norm.centred(parts) * (norm.gain / norm.spread(whole))[:, None]
 
 
 def carry_activation(
@@ -104,30 +110,35 @@ def chunks(count: int, row_bytes: int) -> Iterator[slice]:
         yield slice(begin, min(begin + size, count))
 
 
-def mixed_heads(
-    ran: Replay, parts: Float[Tensor, "query source width"], rules: Rules
-) -> Float[Tensor, "query source out"]:
-    """The parts of the head outputs, side by side, without value bias: sum_j A^h_ij before(x_{j<-k}) W_V^h."""
-    n, weight = len(ran.x), ran.block.value_weight.transpose(0, 1).flatten(1)
-    kv, heads = len(ran.values), len(ran.probabilities)
-    out = ran.block.output_weight.flatten(0, 1).shape[0]
-    values = parts.new_empty(n, n, weight.shape[1])
-    for rows in chunks(n, n * parts.shape[-1] * 8):
-        values[rows] = carry_norm(ran.block.norms.before, parts[rows], ran.x[rows], rules) @ weight
-    found = values if kv == heads else parts.new_empty(n, n, out)
-    attention = ran.probabilities.unflatten(0, (kv, -1))
-    for sources in chunks(n, n * out * 8):
-        v = values[:, sources].unflatten(-1, (kv, -1)).permute(2, 0, 1, 3)  # kv_head key source value_width
-        o = (attention.flatten(1, 2) @ v.flatten(2)).unflatten(1, (-1, n)).unflatten(-1, v.shape[2:])
-        found[:, sources] = o.permute(2, 3, 0, 1, 4).flatten(2)  # query source (kv_head group value_width)
+def mixed(
+    ran: Replay, parts: Float[Tensor, "query source width"] | None, rules: Rules
+) -> Float[Tensor, "query source width"]:
+    """Parts of the attention output, without bias: sum_h sum_j A^h_ij before(x_{j<-k}) W_V^h W_O^h, some sources at a
+    time. Where every token is its own source (None), from the captured values, value bias included."""
+    n, width = ran.x.shape
+    kv, group = len(ran.values), len(ran.probabilities) // len(ran.values)
+    found = ran.x.new_empty(n, n, width)
+    if parts is None:
+        written = (ran.values.repeat_interleave(group, dim=0) @ ran.block.output_weight).transpose(0, 1)
+        for source in range(n):
+            found[:, source] = ran.probabilities[:, :, source].T @ written[source]
+        return found
+    value, output = ran.block.value_weight.transpose(0, 1).flatten(1), ran.block.output_weight.flatten(0, 1)
+    attention = ran.probabilities.unflatten(0, (kv, group)).flatten(1, 2)  # kv_head (group query) key
+    before, share = ran.block.norms.before, ran.x.new_zeros(n, n, 1)
+    bias = None if before is None or rules.bias is None else before.bias
+    if before is not None and bias is not None:
+        for rows in chunks(n, n * width * 8):
+            share[rows] = shares(scaled(before, parts[rows], ran.x[rows]), bias, rules)
+    for sources in chunks(n, n * max(len(output), width) * 8):
+        x = parts[:, sources]
+        if before is not None:
+            x = scaled(before, x, ran.x)
+            x = x if bias is None else x.addcmul_(share[:, sources], bias)
+        v = (x @ value).unflatten(-1, (kv, -1)).permute(2, 0, 1, 3)  # kv_head key source value_width
+        heads = (attention @ v.flatten(2)).unflatten(1, (group, n)).unflatten(-1, v.shape[2:])
+        found[:, sources] = heads.permute(2, 3, 0, 1, 4).flatten(2) @ output
     return found
-
-
-def first_attention(ran: Replay, rows: slice) -> Float[Tensor, "query source width"]:
-    """The parts of the attention output where every token is its own source, value bias included."""
-    groups = len(ran.probabilities) // len(ran.values)
-    written = ran.values.repeat_interleave(groups, dim=0) @ ran.block.output_weight
-    return (ran.probabilities[:, rows].permute(2, 1, 0) @ written.transpose(0, 1)).transpose(0, 1)
 
 
 def attention_bias(ran: Replay, first: bool) -> Float[Tensor, "width"] | None:
@@ -160,7 +171,7 @@ def carry(
 ) -> Float[Tensor, "query source width"]:
     """Parts of the states before a block (None: every token is its own) to parts of those after it.
 
-    `parts` is changed in place: two tensors of its size are held at a time.
+    Two tensors of the size of `parts` are held at a time: itself and the result.
     Errors: NotDefined where a rule has no meaning for the block.
     """
     block, norms = ran.block, ran.block.norms
@@ -168,12 +179,10 @@ def carry(
         do = "Use slope='GeLU_ZO', which keeps the gate as the factor that it was."
         raise NotDefined("decompx: slope='GeLU_LA' for a gated feed-forward, which is no function of one number", do=do)
     n, width = ran.x.shape
-    heads = None if parts is None else mixed_heads(ran, parts, rules)
-    found = ran.x.new_empty(n, n, width) if parts is None else parts
-    projection, bias = block.output_weight.flatten(0, 1), attention_bias(ran, first=parts is None)
+    found, bias = mixed(ran, parts, rules), attention_bias(ran, first=parts is None)
     for rows in chunks(n, n * max(width, ran.inner.shape[-1]) * 8):
         x = own_states(ran, rows) if parts is None else parts[rows]
-        attention = first_attention(ran, rows) if heads is None else heads[rows] @ projection
+        attention = found[rows]
         if norms.on_output is None:  # as published, a bias is shared among the parts with their residual
             attention = add_bias(attention.add_(x), bias, rules)
         else:
@@ -230,4 +239,4 @@ def carry_cost(block: Block, tokens: int) -> tuple[float, int]:
     width, out = block.output_weight.shape[-1], block.output_weight.flatten(0, 1).shape[0]
     kv = len(block.value_weight) * block.value_weight.shape[-1]
     products = width * (kv + out + 2 * block.feed_forward.up.weight.shape[1]) + tokens * out
-    return 2.0 * tokens**2 * products, tokens**2 * (width + kv + (out if out != kv else 0)) * 8
+    return 2.0 * tokens**2 * products, 2 * tokens**2 * width * 8
