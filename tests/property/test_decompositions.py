@@ -99,6 +99,23 @@ def test_parts_sum_to_the_state(two: Made, rules: linalg.Rules) -> None:
             assert (parts[torch.ones(parts.shape[:2]).triu(1).bool()] == 0).all()
 
 
+@given(made(), made(), RULES)
+def test_causal_after_bidirectional(one: Made, other: Made, rules: linalg.Rules) -> None:
+    """Parts of later tokens that came in by an earlier block are kept where this block's attention is causal."""
+    first = one.runs[0]
+    block = other.runs[0].block
+    if block.output_weight.shape[-1] != first.x.shape[1]:
+        return
+    x, n = first.output, len(first.x)
+    attention = torch.ones(len(block.output_weight), n, n, dtype=torch.float64).tril()
+    attention /= attention.sum(-1, keepdim=True)
+    values = normed(block.norms.before, x) @ block.value_weight
+    values = values if block.value_bias is None else values + block.value_bias[:, None]
+    ran = linalg.replay(block, x, attention, values)
+    parts = linalg.carry(ran, linalg.carry(first, None, fit(rules, first)), fit(rules, ran))
+    assert near(parts.sum(1), ran.output)
+
+
 @given(made(), st.data())
 def test_tokens_have_no_order(two: Made, data: st.DataObject) -> None:
     """Tokens in another order (attention with them): the same parts in that order."""
