@@ -137,7 +137,7 @@ def main() -> None:
         long_text()
         return
     trace = traced(load("demo", dtype="float64"), TOKENS)
-    compare("vector norms", trace, ch.vector_norms, partial(plain, trace, plain_norms), 10)
+    compare("vector norms", trace, ch.vector_norms, partial(plain, trace, plain_norms), 6)
     compare("GlobEnc", trace, ch.globenc, partial(plain, trace, plain_globenc), 4)
     compare("ALTI", trace, ch.alti, partial(plain, trace, plain_alti), 4)
     compare("DecompX", trace, ch.decompx, lambda: plain(trace, plain_decompx, []), 1)
