@@ -87,6 +87,37 @@ RECIPES: dict[str, Recipe] = {
         },
         "bare",
     ),
+    "gptj": Recipe(
+        tf.GPTJConfig,
+        tf.GPTJForCausalLM,
+        {
+            "vocab_size": 70,
+            "n_embd": 18,
+            "n_head": 3,
+            "n_layer": 2,
+            "n_inner": 25,
+            "n_positions": 64,
+            "rotary_dim": 4,
+            "bos_token_id": 2,
+            "eos_token_id": 3,
+            "pad_token_id": 0,
+        },
+        "bare",
+    ),
+    "gpt_neox": Recipe(
+        tf.GPTNeoXConfig,
+        tf.GPTNeoXForCausalLM,
+        SMALL
+        | {
+            "hidden_size": 24,
+            "num_hidden_layers": 2,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
+            "bos_token_id": 2,
+            "eos_token_id": 3,
+            "pad_token_id": 0,
+        },
+        "bare",
+    ),
     "llama": Recipe(tf.LlamaConfig, tf.LlamaForCausalLM, ROPE | {"attention_bias": True}, "bos"),
     "mistral": Recipe(tf.MistralConfig, tf.MistralForCausalLM, ROPE | {"sliding_window": 5}, "bos"),
     "qwen2": Recipe(

@@ -19,13 +19,19 @@ from clearhead import errors
 
 if TYPE_CHECKING:
     from clearhead.maps import Map, Table
+    from clearhead.methods.alti import alti
     from clearhead.methods.attention_identifiability import attention_identifiability
+    from clearhead.methods.decompx import decompx
     from clearhead.methods.effective_attention import effective_attention
     from clearhead.methods.effective_attention_summary import effective_attention_summary
     from clearhead.methods.farthest_attention import farthest_attention
+    from clearhead.methods.globenc import globenc
     from clearhead.methods.hidden_token_attribution import hidden_token_attribution
     from clearhead.methods.identifiable_interval import identifiable_interval
+    from clearhead.methods.mixing_ratio import mixing_ratio
+    from clearhead.methods.residual_norms import residual_norms
     from clearhead.methods.token_identifiability_naive import token_identifiability_naive
+    from clearhead.methods.vector_norms import vector_norms
     from clearhead.models.load import load
     from clearhead.models.model import Model
     from clearhead.probes import TokenIdentifiability, token_identifiability
@@ -41,16 +47,22 @@ __all__ = [
     "TokenIdentifiability",
     "Tokens",
     "Trace",
+    "alti",
     "attention_identifiability",
+    "decompx",
     "effective_attention",
     "effective_attention_summary",
     "errors",
     "farthest_attention",
+    "globenc",
     "hidden_token_attribution",
     "identifiable_interval",
     "load",
+    "mixing_ratio",
+    "residual_norms",
     "token_identifiability",
     "token_identifiability_naive",
+    "vector_norms",
 ]
 
 _HOME = {
@@ -68,6 +80,12 @@ _HOME = {
     "hidden_token_attribution": "clearhead.methods.hidden_token_attribution",
     "identifiable_interval": "clearhead.methods.identifiable_interval",
     "token_identifiability": "clearhead.probes",
+    "alti": "clearhead.methods.alti",
+    "decompx": "clearhead.methods.decompx",
+    "globenc": "clearhead.methods.globenc",
+    "mixing_ratio": "clearhead.methods.mixing_ratio",
+    "residual_norms": "clearhead.methods.residual_norms",
+    "vector_norms": "clearhead.methods.vector_norms",
     "token_identifiability_naive": "clearhead.methods.token_identifiability_naive",
 }
 

@@ -21,7 +21,7 @@ from tests.tiny import RECIPES, tiny, words
 # Exact norms in float64: a few thousand roundings a tangent and layer, gains near 1. Parts that families keep in
 # float32 (softmax, RMSNorm) leave 1e-7 each.
 EXACT = {"float64": 1e-10, "float32": 1e-5}
-DECODERS = ("gpt2", "llama", "mistral", "qwen2", "gemma3_text")
+DECODERS = ("gpt2", "gptj", "gpt_neox", "llama", "mistral", "qwen2", "gemma3_text")
 
 
 def traced(family: str, text: str | None = None, **changes: Any) -> ch.Trace:

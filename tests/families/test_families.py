@@ -148,6 +148,27 @@ def test_function_of_the_embedding(family: str, embedding: Any) -> None:
         torch.testing.assert_close(slope, differences, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize("parallel", [True, False])
+def test_gpt_neox_with_either_kind_of_block(parallel: bool) -> None:
+    """Both are proven, and they are not the same model."""
+    trace = load("gpt_neox", use_parallel_residual=parallel).trace(tiny.words(9))
+    assert trace.model.block(0).parallel == parallel
+    assert trace.proof.compared is not None
+    other = load("gpt_neox", use_parallel_residual=not parallel).trace(tiny.words(9))
+    assert float((trace.hidden[-1] - other.hidden[-1]).abs().max()) > 0.1
+
+
+@FAMILY
+def test_block_is_read_right(family: str) -> None:
+    """Run from the captured state, the block as data gives the model's next one; its values are those captured."""
+    trace = load(family).trace(tiny.words(9))
+    tolerance = 1e-6 if trace.precision == "float32" else 1e-13
+    for number, layer in enumerate(trace.layers):
+        ran = trace.replay(number)
+        torch.testing.assert_close(ran.output, trace.hidden[number + 1], rtol=tolerance, atol=10 * tolerance)
+        torch.testing.assert_close(ran.projected, layer.value, rtol=tolerance, atol=10 * tolerance)
+
+
 @pytest.mark.parametrize("family", ["bert", "roberta", "mpnet", "electra", "albert"])
 def test_pairs(family: str) -> None:
     model = load(family)

@@ -94,7 +94,7 @@ def test_planted_fault_is_caught(
         model.trace(tiny.words(8))
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama", "mistral", "gemma3_text"])
+@pytest.mark.parametrize("family", ["gpt2", "gptj", "gpt_neox", "llama", "mistral", "gemma3_text"])
 def test_ignored_causal_mask_is_caught(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Self-consistent, and wrong: only the untouched model tells."""
     monkeypatch.setattr(capture, "open_blind_rows", lambda **options: None)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers as tf
 
 import clearhead as ch
 from clearhead import errors
@@ -56,6 +57,28 @@ def test_gemma_is_proven_within_and_beyond_its_window(gemma: ch.Model, paragraph
     for trace in (short, long):
         assert trace.proof.compared is not None
         assert max(trace.proof.compared) < 5e-5  # measured: 6e-6 at 729 tokens, activations to 1e5
+
+
+def test_decompositions_of_real_blocks(mpnet: ch.Model, gemma: ch.Model, paragraphs: list[str]) -> None:
+    """Every method proves its blocks, and DecompX its parts, or it raises; Gemma's norms reach 1e5."""
+    for model in (mpnet, gemma):
+        trace = model.trace(paragraphs[0][:200])
+        for method in (ch.vector_norms, ch.residual_norms, ch.mixing_ratio, ch.globenc, ch.alti, ch.decompx):
+            assert method(trace).values.shape[0] == model.layers
+        without, with_residual = (ch.mixing_ratio(trace, kind=kind) for kind in ("Attn-N", "AttnRes-N"))
+        assert (with_residual.values < without.values).mean() > 0.9  # the residual is the token's own
+
+
+def test_next_token_of_gemma_in_parts(gemma: ch.Model) -> None:
+    """Its language head on the loaded base: the parts of the most likely next token sum to its logit."""
+    with torch.device("meta"):
+        hf: Any = tf.Gemma3ForCausalLM(gemma.config)
+    hf.model, hf.lm_head = gemma.hf, torch.nn.Linear(1, 1, bias=False)
+    hf.lm_head.weight = gemma.hf.embed_tokens.weight
+    trace = ch.load((hf.eval(), gemma.tokenizer)).trace("Berlin is the capital of Germany. Paris is the capital of")
+    found = ch.decompx(trace, of="logits")
+    assert gemma.tokenizer.decode(list(found.coords["target"])) == " France"
+    assert float(found.values.sum()) == pytest.approx(found.meta["logits"][0], rel=1e-5)
 
 
 def test_gemma_layer_0_has_the_rank_of_its_distinct_tokens(gemma: ch.Model, paragraphs: list[str]) -> None:

@@ -9,6 +9,9 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from clearhead.linalg.block import replay, row_errors
+    from clearhead.linalg.carried import Rules, carry, carry_cost, carry_head
+    from clearhead.linalg.decompose import head_norms, mixing, part_norms, proximity
     from clearhead.linalg.jacobian import (
         contributions,
         disagreement,
@@ -24,16 +27,26 @@ if TYPE_CHECKING:
     from clearhead.linalg.rank import certificate, value_matrix
 
 __all__ = [
+    "Rules",
+    "carry",
+    "carry_cost",
+    "carry_head",
     "certificate",
     "contributions",
     "disagreement",
     "effective_attention",
     "effective_row_sums",
     "farthest_weights",
+    "head_norms",
     "jackknife",
+    "mixing",
     "nearest_candidates",
     "orthogonal_probes",
+    "part_norms",
+    "proximity",
     "relative_change",
+    "replay",
+    "row_errors",
     "sampled_norms",
     "spectral_norms",
     "squared_norms",
@@ -42,16 +55,26 @@ __all__ = [
 ]
 
 _HOME = {
+    "Rules": "carried",
+    "carry": "carried",
+    "carry_cost": "carried",
+    "carry_head": "carried",
     "certificate": "rank",
     "contributions": "jacobian",
     "disagreement": "jacobian",
     "effective_attention": "nullspace",
     "effective_row_sums": "nullspace",
     "farthest_weights": "polytope",
+    "head_norms": "decompose",
     "jackknife": "jacobian",
+    "mixing": "decompose",
     "nearest_candidates": "neighbours",
     "orthogonal_probes": "jacobian",
+    "part_norms": "decompose",
+    "proximity": "decompose",
     "relative_change": "polytope",
+    "replay": "block",
+    "row_errors": "block",
     "sampled_norms": "jacobian",
     "spectral_norms": "jacobian",
     "squared_norms": "jacobian",

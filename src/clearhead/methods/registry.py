@@ -10,7 +10,7 @@ import hashlib
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
@@ -18,6 +18,9 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 from clearhead.errors import InputError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from clearhead.maps import Map
     from clearhead.trace import Trace
 
 P = ParamSpec("P")
@@ -110,3 +113,25 @@ def origin_of(trace: Trace, name: str, options: Mapping[str, Any]) -> dict[str, 
         "proof": {"kind": proof.kind, "worst": proof.worst, "tolerance": proof.tolerance, "precision": proof.precision},
         **({"seed": options["seed"]} if "seed" in options else {}),
     }
+
+
+def layer_map(
+    trace: Trace,
+    name: str,
+    options: Mapping[str, Any],
+    layers: Sequence[Tensor],
+    dims: tuple[str, ...] = ("layer", "query", "key"),
+) -> Map:
+    """The Map of a method from one tensor a layer, in float64 where the trace is, else in float32.
+
+    `name` is that of a registered method, which gives the unit.
+    """
+    import numpy as np
+
+    from clearhead.maps import Map
+
+    kind = np.float64 if trace.hidden.element_size() == 8 else np.float32
+    part = trace.part()
+    tokens = {dim: side for dim, side in (("query", part.queries), ("key", part.keys)) if dim in dims}
+    values = np.stack([layer.cpu().numpy() for layer in layers]).astype(kind, copy=False)
+    return Map(values, dims, tokens=tokens, unit=_METHODS[name].unit, meta=origin_of(trace, name, options))

@@ -8,22 +8,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.pytorch_utils import Conv1D
 
-from clearhead.errors import ClearheadError, InputError, UnsupportedModel
+from clearhead.errors import ClearheadError, InputError
 from clearhead.models.capture import base_of, children
 from clearhead.models.families import Family
 from clearhead.models.inputs import Encoded, encode
 from clearhead.models.rerun import from_embedding
+from clearhead.models.structure import affine, block, head
 from clearhead.models.tracing import ProofKind, trace_batch
 from clearhead.tokens import Tokens
 from clearhead.trace import Capture, Embedding, Trace
 from clearhead.versions import versions
+
+if TYPE_CHECKING:
+    from clearhead.linalg.block import Block, Head
 
 Text = str | tuple[str, str]
 BATCH_BYTES = 512 * 2**20
@@ -209,6 +212,14 @@ class Model:
         """b_O of one layer [width], or None."""
         return output_projection(self.layer_modules()[layer], self.family, self.heads)[1]
 
+    def block(self, layer: int, part: str | None = None) -> Block:
+        """The structure and weights of one block, as its family's row names them. Errors: UnsupportedModel."""
+        return block(self.layer_modules()[layer], self.family, self.config, self.heads, self.kv_heads)
+
+    def head(self, trace: Trace) -> Head:
+        """From the last state to logits, with the model's own logits. Errors: NotDefined, UnsupportedModel."""
+        return head(self.hf, self.family, trace.inputs, self.random, self._lock)
+
     def from_embedding(
         self, trace: Trace, embedding: Embedding = "output"
     ) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
@@ -275,16 +286,5 @@ def output_projection(layer: nn.Module, family: Family, heads: int) -> tuple[Ten
 
     Errors: UnsupportedModel for a projection that is not a plain linear map (quantised, with adapters ...).
     """
-    module = children(layer, family.output)[0]
-    if type(module) is nn.Linear:
-        weight = module.weight.detach().T
-    elif type(module) is Conv1D:
-        weight = module.weight.detach()
-    else:
-        raise UnsupportedModel(
-            f"the output projection {family.output!r} is a {type(module).__name__}",
-            allowed="a plain linear layer",
-            do="Merge adapters and undo quantisation before loading the model.",
-        )
-    bias = cast("Tensor | None", module.bias)
-    return weight.unflatten(0, (heads, -1)), None if bias is None else bias.detach()
+    found = affine(layer, family.output)
+    return found.weight.unflatten(0, (heads, -1)), found.bias
