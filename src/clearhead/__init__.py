@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from clearhead.methods.residual_norms import residual_norms
     from clearhead.methods.token_identifiability_naive import token_identifiability_naive
     from clearhead.methods.vector_norms import vector_norms
+    from clearhead.methods.attention_flow import attention_flow
+    from clearhead.methods.attention_rollout import attention_rollout
+    from clearhead.methods.attention_shapley import attention_shapley
+    from clearhead.methods.value_zeroing import value_zeroing
     from clearhead.models.load import load
     from clearhead.models.model import Model
     from clearhead.tokens import Tokens
@@ -46,7 +50,10 @@ __all__ = [
     "Tokens",
     "Trace",
     "alti",
+    "attention_flow",
     "attention_identifiability",
+    "attention_rollout",
+    "attention_shapley",
     "decompx",
     "effective_attention",
     "effective_attention_summary",
@@ -59,6 +66,7 @@ __all__ = [
     "mixing_ratio",
     "residual_norms",
     "token_identifiability_naive",
+    "value_zeroing",
     "vector_norms",
 ]
 
@@ -82,6 +90,10 @@ _HOME = {
     "residual_norms": "clearhead.methods.residual_norms",
     "vector_norms": "clearhead.methods.vector_norms",
     "token_identifiability_naive": "clearhead.methods.token_identifiability_naive",
+    "attention_flow": "clearhead.methods.attention_flow",
+    "attention_rollout": "clearhead.methods.attention_rollout",
+    "attention_shapley": "clearhead.methods.attention_shapley",
+    "value_zeroing": "clearhead.methods.value_zeroing",
 }
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # quiet unless the user's program listens
