@@ -18,9 +18,15 @@ from typing import TYPE_CHECKING
 from clearhead import errors
 
 if TYPE_CHECKING:
+    from clearhead.faithfulness.compare import compare
+    from clearhead.faithfulness.result import Comparison
+    from clearhead.faithfulness.target import Goal, SimilarTo
     from clearhead.maps import Map, Table
     from clearhead.methods.alti import alti
+    from clearhead.methods.attention_flow import attention_flow
     from clearhead.methods.attention_identifiability import attention_identifiability
+    from clearhead.methods.attention_rollout import attention_rollout
+    from clearhead.methods.attention_shapley import attention_shapley
     from clearhead.methods.decompx import decompx
     from clearhead.methods.effective_attention import effective_attention
     from clearhead.methods.effective_attention_summary import effective_attention_summary
@@ -31,11 +37,8 @@ if TYPE_CHECKING:
     from clearhead.methods.mixing_ratio import mixing_ratio
     from clearhead.methods.residual_norms import residual_norms
     from clearhead.methods.token_identifiability_naive import token_identifiability_naive
-    from clearhead.methods.vector_norms import vector_norms
-    from clearhead.methods.attention_flow import attention_flow
-    from clearhead.methods.attention_rollout import attention_rollout
-    from clearhead.methods.attention_shapley import attention_shapley
     from clearhead.methods.value_zeroing import value_zeroing
+    from clearhead.methods.vector_norms import vector_norms
     from clearhead.models.load import load
     from clearhead.models.model import Model
     from clearhead.tokens import Tokens
@@ -44,8 +47,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Comparison",
+    "Goal",
     "Map",
     "Model",
+    "SimilarTo",
     "Table",
     "Tokens",
     "Trace",
@@ -54,6 +60,7 @@ __all__ = [
     "attention_identifiability",
     "attention_rollout",
     "attention_shapley",
+    "compare",
     "decompx",
     "effective_attention",
     "effective_attention_summary",
@@ -71,6 +78,10 @@ __all__ = [
 ]
 
 _HOME = {
+    "Comparison": "clearhead.faithfulness.result",
+    "Goal": "clearhead.faithfulness.target",
+    "SimilarTo": "clearhead.faithfulness.target",
+    "compare": "clearhead.faithfulness.compare",
     "Map": "clearhead.maps",
     "Model": "clearhead.models.model",
     "Table": "clearhead.maps",

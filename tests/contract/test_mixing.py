@@ -1,4 +1,4 @@
-"""Rollout, flow, value zeroing and attention Shapley against loops from their definitions, laws, and what they refuse."""
+"""Rollout, flow, value zeroing and Shapley against loops from their definitions, laws, and what they refuse."""
 
 from __future__ import annotations
 
@@ -271,7 +271,7 @@ def test_a_zeroing_that_does_nothing_is_refused(monkeypatch: pytest.MonkeyPatch)
 
     def idle(block: Any, x: torch.Tensor, attention: torch.Tensor) -> tuple[Any, ...]:
         (ran,) = (r for r in map(trace.replay, (0, 1)) if torch.isin(x, r.x).all())
-        return after(block, ran.x, ran.attention)[:-1] + (ran.output[(x[:, None] == ran.x).all(-1).int().argmax(-1)],)
+        return (*after(block, ran.x, ran.attention)[:-1], ran.output[(x[:, None] == ran.x).all(-1).int().argmax(-1)])
 
     monkeypatch.setattr(zeroing, "after_attention", idle)
     with pytest.raises(errors.NotDefined, match="no value turns the state"):

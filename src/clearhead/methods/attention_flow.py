@@ -45,9 +45,8 @@ def attention_flow(trace: Trace, *, layer: int | None = None, query: int | None 
     capacities = (1 - residual) * means + residual * torch.eye(n, dtype=means.dtype, device=means.device)
     seconds = linalg.flow_cost(n, layers, len(queries))
     if seconds > SECONDS_TO_SAY:
-        print(
-            f"clearhead: attention_flow: {len(layers) * len(queries) * n} flows, about {seconds:.0f} s", file=sys.stderr
-        )
+        count = len(layers) * len(queries) * n
+        sys.stderr.write(f"clearhead: attention_flow: {count} flows, about {seconds:.0f} s\n")
     values = linalg.max_flows(capacities, layers, queries).numpy()
     out, into = capacities[layers][:, queries].sum(-1).cpu().numpy(), capacities[0].sum(0).cpu().numpy()
     trivial = np.isclose(values, np.minimum(out[..., None], into), rtol=0, atol=1e-12).mean()
