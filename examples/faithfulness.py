@@ -94,11 +94,30 @@ def similarity(path: Path, count: int, seed: int) -> tuple[list[str], list[Any]]
     return [first for first, _ in pairs], [ch.SimilarTo(second) for _, second in pairs]
 
 
-def next_token(path: Path, count: int, seed: int) -> tuple[list[str], list[Any]]:
+def next_token(model: ch.Model, path: Path, count: int, seed: int) -> tuple[list[str], list[Any]]:
     """Beginnings of paragraphs, and the next token that the model finds most likely."""
     long = [line for line in path.read_text("utf-8").splitlines() if len(line.split()) > 2 * LONGEST]
     picked = np.random.default_rng(seed).choice(len(long), count, replace=False)
-    return [" ".join(long[k].split()[:16]) for k in picked], [None] * count
+    texts = [" ".join(long[k].split()[:16]) for k in picked]
+    if hasattr(model.hf, "lm_head"):
+        return texts, [None] * count
+    return texts, [tied_token(model, text) for text in texts]
+
+
+def tied_token(model: ch.Model, text: str) -> ch.Goal:
+    """Of a file without a head whose output weights are its embeddings (GGUF files of Gemma 3)."""
+    if not model.config.tie_word_embeddings:
+        raise SystemExit("this model has no head, and its configuration does not tie one to the embeddings")
+    weight: Any = getattr(model.hf.get_input_embeddings(), "weight")  # noqa: B009
+
+    def probabilities(output: Any) -> Tensor:
+        return (output.last_hidden_state[:, -1] @ weight.T).double().softmax(-1)
+
+    with torch.no_grad():
+        best = int(probabilities(model.hf(**model.tokenizer(text, return_tensors="pt"), use_cache=False))[0].argmax())  # pyright: ignore[reportCallIssue]
+    return ch.Goal(
+        "probability of the next token", "last", lambda output: probabilities(output)[:, best], {"use_cache": False}
+    )
 
 
 def main() -> None:
@@ -116,9 +135,10 @@ def main() -> None:
     model = ch.load(given.model)
     if given.task == "sentiment":
         texts, targets = sentiment(model, given.data, given.texts, given.seed)
+    elif given.task == "similarity":
+        texts, targets = similarity(given.data, given.texts, given.seed)
     else:
-        read = similarity if given.task == "similarity" else next_token
-        texts, targets = read(given.data, given.texts, given.seed)
+        texts, targets = next_token(model, given.data, given.texts, given.seed)
     found = ch.compare(
         model,
         texts,

@@ -85,16 +85,14 @@ class Without:
         if self.removal == "delete":
             return {name: tensor[~gone].view(len(removed), -1) for name, tensor in inputs.items()}
         if self.removal == "mask":
-            return inputs | {"input_ids": inputs["input_ids"].masked_fill(gone, self.model.tokenizer.mask_token_id)}  # pyright: ignore[reportArgumentType]
+            mask: Any = self.model.tokenizer.mask_token_id
+            return inputs | {"input_ids": torch.where(gone, mask, inputs["input_ids"])}
         embedded = self._embedding(inputs.pop("input_ids"))
         assert self._fill is not None
         return inputs | {"inputs_embeds": torch.where(gone[..., None], self._fill, embedded)}
 
     def _run(self, inputs: dict[str, Tensor]) -> list[float]:
-        import torch
-
-        with torch.no_grad(), torch.autocast(self.model.hf.device.type, enabled=False):
-            found = self.goal.of(self.model.hf(**inputs, **self.goal.options))
+        found = self.goal.of(self.goal.run(self.model, inputs))
         count = len(next(iter(inputs.values())))
         if tuple(found.shape) != (count,) or not bool(found.isfinite().all()):
             raise InputError(

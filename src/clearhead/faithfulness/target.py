@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from clearhead.errors import InputError, NotDefined
@@ -29,13 +29,23 @@ class SimilarTo:
 class Goal:
     """A target made ready: `of(output of the model)` gives one number a text of the batch [batch].
 
-    `reads`: the position whose row of a map stands for the target. `options` go to the model with its inputs.
+    `reads`: the position whose row of a map stands for the target. `options` go to the model with its inputs;
+    `base`: the model is run without its head.
     """
 
     name: str
     reads: Reads
     of: Callable[[Any], Tensor]
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    base: bool = False
+
+    def run(self, model: Model, inputs: Mapping[str, Tensor]) -> Any:
+        """The model's output, without gradients."""
+        import torch
+
+        hf: Any = model.hf.base_model if self.base else model.hf
+        with torch.no_grad(), torch.autocast(model.hf.device.type, enabled=False):
+            return hf(**inputs, **self.options)
 
 
 Target = int | SimilarTo | Goal | Callable[[Any], Any] | None
@@ -65,34 +75,41 @@ def goal_of(model: Model, trace: Trace, target: Target) -> Goal:
             do="Give target=SimilarTo(text) or a function of the model's output.",
         )
     options = {} if classes else {"use_cache": False, "logits_to_keep": 1}  # not a vocabulary for every position
-    logits = _call(model, trace, options).logits[0]
-    logits = logits if classes else logits[-1]
+    reads = "first" if model.family.part == "encoder" else "last"
+
+    def chosen(output: Any) -> Tensor:
+        return output.logits if classes else output.logits[:, -1]
+
+    goal = Goal("logits", reads, chosen, options)
+    logits = chosen(goal.run(model, _inputs(trace)))[0]
     index = int(logits.argmax()) if target is None else target
     if type(index) is not int or not 0 <= index < len(logits):
         raise InputError("compare: target", got=repr(target), allowed=f"0 to {len(logits) - 1}")
 
     def probability(output: Any) -> Tensor:
-        found = output.logits if classes else output.logits[:, -1]
-        return found.double().softmax(-1)[:, index]
+        return chosen(output).double().softmax(-1)[:, index]
 
     name = f"class {index}" if classes else f"next token {model.tokenizer.convert_ids_to_tokens(index)!r}"
-    return Goal(f"probability of {name}", "last" if model.family.part == "decoder" else "first", probability, options)
+    return replace(goal, name=f"probability of {name}", of=probability)
 
 
 def _similar(model: Model, target: SimilarTo) -> Goal:
     if target.pooling not in ("first", "last", "mean"):
         raise InputError("SimilarTo: pooling", got=repr(target.pooling), allowed="'first', 'last', 'mean'")
-    if type(model.hf) is not type(model.hf.base_model):
-        raise NotDefined(f"the similarity of texts by a {type(model.hf).__name__}", allowed="a model without a head")
-    other = _pooled(_call(model, model.trace(target.text)).last_hidden_state.double(), target.pooling)[0]
+    options = {"use_cache": False} if model.family.part == "decoder" else {}
+
+    def pooled(output: Any) -> Tensor:
+        return _pooled(output.last_hidden_state.double(), target.pooling)
+
+    goal = Goal(f"cosine with {target.text!r}", target.pooling, pooled, options, base=True)
+    other = pooled(goal.run(model, _inputs(model.trace(target.text))))
 
     def cosine(output: Any) -> Tensor:
         import torch
 
-        mine = _pooled(output.last_hidden_state.double(), target.pooling)
-        return torch.nn.functional.cosine_similarity(mine, other[None], dim=-1)
+        return torch.nn.functional.cosine_similarity(pooled(output), other, dim=-1)
 
-    return Goal(f"cosine with {target.text!r}", target.pooling, cosine)
+    return replace(goal, of=cosine)
 
 
 def _pooled(states: Tensor, pooling: str) -> Tensor:
@@ -100,10 +117,6 @@ def _pooled(states: Tensor, pooling: str) -> Tensor:
     return states.mean(1) if pooling == "mean" else states[:, 0 if pooling == "first" else -1]
 
 
-def _call(model: Model, trace: Trace, options: Mapping[str, Any] | None = None) -> Any:
-    """The untouched model on the text of a trace."""
-    import torch
-
-    inputs = {name: tensor for name, tensor in trace.inputs.items() if name != "position_ids"}
-    with torch.no_grad():
-        return model.hf(**inputs, **(options or {}))
+def _inputs(trace: Trace) -> dict[str, Tensor]:
+    """Of the untouched model, for the text of a trace."""
+    return {name: tensor for name, tensor in trace.inputs.items() if name != "position_ids"}
