@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @method(
-    paper="Eggen 2025, Shapley values of attention (closed form)",
+    paper="Eggen 2025, attention Shapley (closed form)",
     dims=("layer", "key"),
     unit="attention weight",
     laws=("sums to the worth of all", "symmetric in the tokens"),
