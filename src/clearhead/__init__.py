@@ -18,9 +18,15 @@ from typing import TYPE_CHECKING
 from clearhead import errors
 
 if TYPE_CHECKING:
+    from clearhead.faithfulness.compare import compare
+    from clearhead.faithfulness.result import Comparison
+    from clearhead.faithfulness.target import Goal, SimilarTo
     from clearhead.maps import Map, Table
     from clearhead.methods.alti import alti
+    from clearhead.methods.attention_flow import attention_flow
     from clearhead.methods.attention_identifiability import attention_identifiability
+    from clearhead.methods.attention_rollout import attention_rollout
+    from clearhead.methods.attention_shapley import attention_shapley
     from clearhead.methods.decompx import decompx
     from clearhead.methods.effective_attention import effective_attention
     from clearhead.methods.effective_attention_summary import effective_attention_summary
@@ -31,6 +37,7 @@ if TYPE_CHECKING:
     from clearhead.methods.mixing_ratio import mixing_ratio
     from clearhead.methods.residual_norms import residual_norms
     from clearhead.methods.token_identifiability_naive import token_identifiability_naive
+    from clearhead.methods.value_zeroing import value_zeroing
     from clearhead.methods.vector_norms import vector_norms
     from clearhead.models.load import load
     from clearhead.models.model import Model
@@ -41,14 +48,21 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Comparison",
+    "Goal",
     "Map",
     "Model",
+    "SimilarTo",
     "Table",
     "TokenIdentifiability",
     "Tokens",
     "Trace",
     "alti",
+    "attention_flow",
     "attention_identifiability",
+    "attention_rollout",
+    "attention_shapley",
+    "compare",
     "decompx",
     "effective_attention",
     "effective_attention_summary",
@@ -62,10 +76,15 @@ __all__ = [
     "residual_norms",
     "token_identifiability",
     "token_identifiability_naive",
+    "value_zeroing",
     "vector_norms",
 ]
 
 _HOME = {
+    "Comparison": "clearhead.faithfulness.result",
+    "Goal": "clearhead.faithfulness.target",
+    "SimilarTo": "clearhead.faithfulness.target",
+    "compare": "clearhead.faithfulness.compare",
     "Map": "clearhead.maps",
     "Model": "clearhead.models.model",
     "Table": "clearhead.maps",
@@ -87,6 +106,10 @@ _HOME = {
     "residual_norms": "clearhead.methods.residual_norms",
     "vector_norms": "clearhead.methods.vector_norms",
     "token_identifiability_naive": "clearhead.methods.token_identifiability_naive",
+    "attention_flow": "clearhead.methods.attention_flow",
+    "attention_rollout": "clearhead.methods.attention_rollout",
+    "attention_shapley": "clearhead.methods.attention_shapley",
+    "value_zeroing": "clearhead.methods.value_zeroing",
 }
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # quiet unless the user's program listens

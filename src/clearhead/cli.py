@@ -110,6 +110,50 @@ def map_(
 
 
 @app.command()
+def compare(
+    texts: Annotated[str, typer.Argument(metavar="TEXTS", help='A text a line: "-" for standard input, "@FILE".')],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file: .html, .parquet, .csv or .json.")],
+    model: ModelOption = "demo",
+    method: Annotated[
+        list[str] | None, typer.Option("--method", help="A method; may be repeated [default: all].")
+    ] = None,
+    target: Annotated[
+        int | None, typer.Option("--target", help="A class or next token by number [default: the most likely].")
+    ] = None,
+    similar_to: Annotated[str | None, typer.Option("--similar-to", help="Explain the similarity to this text.")] = None,
+    removal: Annotated[str, typer.Option("--removal", help="How tokens are removed: delete, mask or mean.")] = "delete",
+    seed: Annotated[int, typer.Option("--seed", help="Of random baselines and intervals.")] = 0,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Leave out exact token attribution and shuffled weights.")
+    ] = False,
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Compare methods by how well they predict what the model does without the tokens they name."""
+    check_output(output, overwrite, (".html", ".htm", ".parquet", ".csv", ".json"))
+    if target is not None and similar_to is not None:
+        raise InputError("compare: target", got="--target and --similar-to", allowed="one of them")
+    lines = [line for line in read_text(texts).splitlines() if line.strip()]
+    loaded = load(model)
+    from clearhead.faithfulness.compare import compare as run
+    from clearhead.faithfulness.target import SimilarTo
+
+    say(f"{len(lines)} texts")
+    found = run(
+        loaded,
+        lines,
+        method or "all",
+        target=target if similar_to is None else SimilarTo(similar_to),
+        removal=removal,  # pyright: ignore[reportArgumentType]
+        seed=seed,
+        exact_hta=not quick,
+        sanity=not quick,
+    )
+    typer.echo(repr(found))
+    found.save(output, overwrite=overwrite)
+    typer.echo(f"Wrote {output}")
+
+
+@app.command()
 def methods() -> None:
     """List the methods, what each returns, and its options."""
     from clearhead.methods.registry import methods as registered

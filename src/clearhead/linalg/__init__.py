@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from clearhead.linalg.block import replay, row_errors
     from clearhead.linalg.carried import Rules, carry, carry_cost, carry_head
     from clearhead.linalg.decompose import head_norms, mixing, part_norms, proximity
+    from clearhead.linalg.flow import flow_cost, max_flows
     from clearhead.linalg.jacobian import (
         contributions,
         disagreement,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from clearhead.linalg.nullspace import effective_attention, effective_row_sums
     from clearhead.linalg.polytope import farthest_weights, relative_change, weight_bounds
     from clearhead.linalg.rank import certificate, value_matrix
+    from clearhead.linalg.zeroing import value_distances
 
 __all__ = [
     "Rules",
@@ -37,8 +39,10 @@ __all__ = [
     "effective_attention",
     "effective_row_sums",
     "farthest_weights",
+    "flow_cost",
     "head_norms",
     "jackknife",
+    "max_flows",
     "mixing",
     "nearest_candidates",
     "orthogonal_probes",
@@ -50,6 +54,7 @@ __all__ = [
     "sampled_norms",
     "spectral_norms",
     "squared_norms",
+    "value_distances",
     "value_matrix",
     "weight_bounds",
 ]
@@ -65,8 +70,10 @@ _HOME = {
     "effective_attention": "nullspace",
     "effective_row_sums": "nullspace",
     "farthest_weights": "polytope",
+    "flow_cost": "flow",
     "head_norms": "decompose",
     "jackknife": "jacobian",
+    "max_flows": "flow",
     "mixing": "decompose",
     "nearest_candidates": "neighbours",
     "orthogonal_probes": "jacobian",
@@ -78,6 +85,7 @@ _HOME = {
     "sampled_norms": "jacobian",
     "spectral_norms": "jacobian",
     "squared_norms": "jacobian",
+    "value_distances": "zeroing",
     "value_matrix": "rank",
     "weight_bounds": "polytope",
 }

@@ -169,6 +169,14 @@ def replay(
     attention = heads.transpose(0, 1).flatten(1) @ block.output_weight.flatten(0, 1)
     if block.output_bias is not None:
         attention = attention + block.output_bias
+    return Replay(block, x, probabilities, values, projected, attention, *after_attention(block, x, attention))
+
+
+def after_attention(
+    block: Block, x: Float[Tensor, "*batch width"], attention: Float[Tensor, "*batch width"]
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor, Tensor, Tensor]:
+    """(summed, middle, inner, gate, raised, total, output) of `Replay`, from what attention gave; position by
+    position, so that any batch of them will do."""
     summed = x + normed(block.norms.on_output, attention)
     middle = normed(block.norms.after, summed)
     forward = block.feed_forward
@@ -178,9 +186,7 @@ def replay(
     raised = forward.down(forward.activation(inner) if gate is None else forward.activation(gate) * inner)
     total = middle + normed(forward.norms.on_output, raised)
     output = normed(forward.norms.after, total)
-    return Replay(
-        block, x, probabilities, values, projected, attention, summed, middle, inner, gate, raised, total, output
-    )
+    return summed, middle, inner, gate, raised, total, output
 
 
 def row_errors(found: Float[Tensor, "*batch token width"], own: Tensor) -> float:

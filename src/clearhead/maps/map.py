@@ -155,6 +155,19 @@ class Map:
         coords = {dim: labels for dim, labels in self.coords.items() if dim not in self.tokens}
         return replace(self, values=values, tokens=tokens, coords=coords, stderr=stderr, meta=meta)
 
+    def rollout(self, *, residual: float | None = None) -> Map:
+        """The layers chained down to the input: entry l is A~_l A~_{l-1} ... A~_0, A~ = (1 - residual) M + residual I.
+
+        M is the layer's map, the mean over heads where there are heads. `residual` is the share of the identity, 0 to
+        1: by default that of the map's method (0.5 for attention, which leaves the residual connection out; 0 for
+        ALTI, GlobEnc and value zeroing, which have it in them, so that it is counted once). Rows are not normalised.
+        Errors: NotDefined, with the reason, for a map whose layers may not be chained; InputError for a residual out
+        of [0, 1], or needed and not given.
+        """
+        from clearhead.maps.chain import rollout
+
+        return rollout(self, residual)
+
     def equals(self, other: object) -> bool:
         """True where all is the same: values and their dtype, dims, labels, tokens, unit, meta, stderr."""
         return (

@@ -22,6 +22,7 @@ PUBLISHED_SHIFT = -1e-6
     dims=("layer", "query", "key"),
     unit="share of the row's contributions",
     laws=("rows sum to 1", "non-negative", "causal"),
+    residual=0.0,
 )
 def alti(trace: Trace, *, variant: Literal["correct", "published"] = "correct") -> Map:
     """Share of each key in the state after attention, by how much nearer (in L1) its part brings it.

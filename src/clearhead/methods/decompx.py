@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from clearhead import linalg
@@ -84,7 +85,8 @@ def decompx(
     for layer in range(len(trace.layers)):
         parts = _carried(trace, layer, None if of == "blocks" else parts, rules)
         norms.append(parts.norm(dim=-1))
-    return layer_map(trace, "decompx", options, norms)
+    found = layer_map(trace, "decompx", options, norms)
+    return found if of == "states" else replace(found, meta={**found.meta, "residual": 0.0})
 
 
 def _logits(trace: Trace, target: int | None, rules: Rules, options: dict[str, Any]) -> Map:

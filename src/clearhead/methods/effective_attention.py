@@ -23,6 +23,7 @@ PARTS = ("effective", "null", "raw")
     dims=("layer", "head", "query", "key"),
     unit="attention weight",
     laws=("same head output", "idempotent", "least norm", "nothing on hidden keys"),
+    residual=0.5,
 )
 def effective_attention(
     trace: Trace, *, part: Literal["effective", "null", "raw"] = "effective", row_sum: bool = False
@@ -70,6 +71,8 @@ def effective_attention(
             effective = layer.probabilities.to(effective.dtype) - effective
         values.append(_array(effective))
     meta = origin_of(trace, "effective_attention", {"part": part, "row_sum": row_sum})
+    if part == "null":
+        meta["residual"] = None  # no output can see it, so nothing of it is passed on
     if part != "raw":
         meta["rounding"] = worst * trace.eps
     tokens = {"query": trace.part().queries, "key": trace.part().keys}

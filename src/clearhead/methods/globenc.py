@@ -13,6 +13,7 @@ from clearhead.trace import Trace
     dims=("layer", "query", "key"),
     unit="norm of a vector",
     laws=("non-negative", "causal"),
+    residual=0.0,
 )
 def globenc(trace: Trace) -> Map:
     """Norm of each key's part in the state after the block, the feed-forward part left out.

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
-from clearhead.errors import InputError
+from clearhead.errors import InputError, NotDefined
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,6 +39,8 @@ class Method:
     dims: tuple[str, ...]
     unit: str
     laws: tuple[str, ...]
+    residual: float | None = None
+    """Share of the identity with which `Map.rollout` chains its layers; None: they may not be chained."""
 
     @property
     def options(self) -> dict[str, inspect.Parameter]:
@@ -62,15 +64,19 @@ def method(
     unit: str,
     laws: tuple[str, ...] = (),
     returns: Literal["map", "table"] = "map",
+    residual: float | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Register a function as the method of its own name. Its docstring's first line is the summary.
 
     `laws` names the invariants that the contract tests check: "rows sum to 1", "causal", "idempotent", ...
+    `residual`: the share of the identity with which `Map.rollout` chains its layers. 0.5 where the numbers leave the
+    residual connection out, 0 where it is in them, None where a product of the layers would mean nothing.
     """
 
     def register(function: Callable[P, R]) -> Callable[P, R]:
         summary = (inspect.getdoc(function) or "").partition("\n")[0].rstrip(".")
-        _METHODS[function.__name__] = Method(function.__name__, function, summary, paper, returns, dims, unit, laws)
+        name = function.__name__
+        _METHODS[name] = Method(name, function, summary, paper, returns, dims, unit, laws, residual)
         return function
 
     return register
@@ -99,7 +105,8 @@ def find(name: str) -> Method:
 def origin_of(trace: Trace, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """The `meta` of a method's result: method, options, paper, model, versions, hash of the text, proof of the trace.
 
-    `name` is that of a registered method. A `seed` among the options also stands by itself.
+    `name` is that of a registered method. A `seed` among the options also stands by itself; `residual` says how
+    `Map.rollout` chains it (a method whose options decide that overwrites it).
     """
     tokens, proof = trace.tokens, trace.proof
     text = tokens.text if tokens.pair is None else f"{tokens.text}\0{tokens.pair}"
@@ -107,6 +114,7 @@ def origin_of(trace: Trace, name: str, options: Mapping[str, Any]) -> dict[str, 
         "method": name,
         "options": dict(options),
         "paper": _METHODS[name].paper,
+        **({"residual": _METHODS[name].residual} if _METHODS[name].returns == "map" else {}),
         **trace.model.origin,
         "capture": trace.capture,
         "text_sha256": hashlib.sha256(text.encode()).hexdigest(),
@@ -135,3 +143,20 @@ def layer_map(
     tokens = {dim: side for dim, side in (("query", part.queries), ("key", part.keys)) if dim in dims}
     values = np.stack([layer.cpu().numpy() for layer in layers]).astype(kind, copy=False)
     return Map(values, dims, tokens=tokens, unit=_METHODS[name].unit, meta=origin_of(trace, name, options))
+
+
+def head_mean(trace: Trace, name: str) -> list[Tensor]:
+    """The mean over heads of each layer's attention [query, key], in float64.
+
+    Errors: NotDefined where the trace recorded no attention; `name` is the method that asks.
+    """
+    found: list[Tensor] = []
+    for layer in trace.layers:
+        if layer.probabilities is None:
+            raise NotDefined(
+                f"{name} needs the attention itself",
+                got=f"a trace with capture={trace.capture!r}",
+                do='Trace the text with capture="full".',
+            )
+        found.append(layer.probabilities.double().mean(0))
+    return found

@@ -13,6 +13,7 @@ from clearhead.trace import Trace
     dims=("layer", "query", "key"),
     unit="norm of a vector",
     laws=("non-negative", "causal"),
+    residual=0.0,
 )
 def residual_norms(trace: Trace, *, norm: bool = True) -> Map:
     """Norm of each key's part in the state after attention, residual connection and norm.
