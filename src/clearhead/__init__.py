@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from clearhead import errors
 
 if TYPE_CHECKING:
+    from clearhead.explorer.notebook import explore, report
     from clearhead.maps import Map, Table
     from clearhead.methods.attention_identifiability import attention_identifiability
     from clearhead.methods.effective_attention import effective_attention
@@ -43,10 +44,12 @@ __all__ = [
     "effective_attention",
     "effective_attention_summary",
     "errors",
+    "explore",
     "farthest_attention",
     "hidden_token_attribution",
     "identifiable_interval",
     "load",
+    "report",
     "token_identifiability_naive",
 ]
 
@@ -56,7 +59,9 @@ _HOME = {
     "Table": "clearhead.maps",
     "Tokens": "clearhead.tokens",
     "Trace": "clearhead.trace",
+    "explore": "clearhead.explorer.notebook",
     "load": "clearhead.models.load",
+    "report": "clearhead.explorer.notebook",
     "attention_identifiability": "clearhead.methods.attention_identifiability",
     "effective_attention": "clearhead.methods.effective_attention",
     "effective_attention_summary": "clearhead.methods.effective_attention_summary",
