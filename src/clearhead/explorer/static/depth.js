@@ -2,7 +2,7 @@
 // what it is made of as a flow picture.
 
 import { curves } from "./curves.js";
-import { h, percent, tokenText } from "./dom.js";
+import { h, percent, tokenText, whenNear } from "./dom.js";
 import { svgOf } from "./exports.js";
 import { Progress, takeaway } from "./figures.js";
 import { bands, flowPicture } from "./flow.js";
@@ -80,16 +80,17 @@ export function tokenDepth(page, store) {
     page.drawn("depth");
   }
 
-  let soon = null;
-  const later = () => {
-    clearTimeout(soon);
-    soon = setTimeout(show, 60); // after the views above have been painted
-  };
-  store.watch(["by", "query", "head"], later);
-  page.onLens(later);
   const take = takeaway("Token through the layers", {
     columns: () => columns, svg: () => svgOf(flow.element.querySelector("svg")), name: () => `flow ${store.state.by} token ${store.state.query}`,
   });
-  return h("div", { class: "token-depth" }, title, progress.element, note,
+  const element = h("div", { class: "token-depth" }, title, progress.element, note,
     h("div", { class: "flow-and-near" }, h("figure", {}, flow.element), near), charts, take.element);
+  let soon = null;
+  const later = whenNear(element, () => {
+    clearTimeout(soon);
+    soon = setTimeout(show, 60); // after the views above have been painted
+  });
+  store.watch(["by", "query", "head"], later);
+  page.onLens(later);
+  return element;
 }

@@ -97,3 +97,19 @@ export function onWidth(element, callback) {
     if (width && width !== last) callback((last = width));
   }).observe(element);
 }
+
+/** A function that draws a view, at once where it is near the window and otherwise when it comes near; what is asked
+ * while it is away is drawn once. */
+export function whenNear(element, draw) {
+  let near = false;
+  let wanted = false;
+  new IntersectionObserver(([entry]) => {
+    near = entry.isIntersecting;
+    if (near && wanted) ask();
+  }, { rootMargin: "500px" }).observe(element);
+  const ask = () => {
+    wanted = !near;
+    if (near) draw();
+  };
+  return ask;
+}

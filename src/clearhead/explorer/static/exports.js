@@ -11,17 +11,21 @@ function save(name, blob) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
-/** {name: values} as CSV; a text that a spreadsheet would take for a formula gets a ' before it. */
+/** Columns as [name, values] pairs, from those or from {name: values}. */
+export function pairsOf(columns) {
+  return Array.isArray(columns) ? columns : Object.entries(columns);
+}
+
+/** Columns as CSV; a text that a spreadsheet would take for a formula gets a ' before it. */
 export function csvOf(columns) {
   const cell = (value) => {
     let text = String(value ?? "");
     if (typeof value === "string" && /^[=+\-@\t\r]/.test(text)) text = `'${text}`;
     return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
   };
-  const names = Object.keys(columns);
-  const length = names.length ? columns[names[0]].length : 0;
-  const lines = Array.from({ length }, (_, row) => names.map((name) => cell(columns[name][row])).join(","));
-  return [names.map(cell).join(","), ...lines, ""].join("\r\n");
+  const pairs = pairsOf(columns);
+  const lines = Array.from({ length: pairs[0]?.[1].length ?? 0 }, (_, row) => pairs.map(([, values]) => cell(values[row])).join(","));
+  return [pairs.map(([name]) => cell(name)).join(","), ...lines, ""].join("\r\n");
 }
 
 /** An SVG element that is drawn in the page, as a file of its own: styles written into it, the paper behind it. */

@@ -1,6 +1,6 @@
 // The frame around every picture: its table, and how to take it away.
 
-import { saveCsv, savePng, saveSvg } from "./exports.js";
+import { pairsOf, saveCsv, savePng, saveSvg } from "./exports.js";
 import { h } from "./dom.js";
 
 const MOST_ROWS = 300;
@@ -11,14 +11,14 @@ function cell(value) {
 }
 
 function fillTable(box, label, columns) {
-  const names = Object.keys(columns);
-  const length = names.length ? columns[names[0]].length : 0;
+  const pairs = pairsOf(columns);
+  const length = pairs[0]?.[1].length ?? 0;
   const rows = Array.from({ length: Math.min(length, MOST_ROWS) }, (_, i) =>
-    h("tr", {}, names.map((name) => h("td", { class: typeof columns[name][i] === "number" ? "number" : "" }, h("bdi", { dir: "auto" }, cell(columns[name][i]))))));
+    h("tr", {}, pairs.map(([, values]) => h("td", { class: typeof values[i] === "number" ? "number" : "" }, h("bdi", { dir: "auto" }, cell(values[i]))))));
   box.replaceChildren(
     h("div", { class: "scroll tall", tabindex: 0, role: "region", "aria-label": `${label}, as a table` },
       h("table", {},
-        h("thead", {}, h("tr", {}, names.map((name) => h("th", { scope: "col", class: typeof columns[name][0] === "number" ? "number" : "" }, name)))),
+        h("thead", {}, h("tr", {}, pairs.map(([name, values]) => h("th", { scope: "col", class: typeof values[0] === "number" ? "number" : "" }, name)))),
         h("tbody", {}, rows))),
     length > MOST_ROWS ? h("p", { class: "note" }, `The first ${MOST_ROWS} of ${length} lines; the CSV holds them all.`) : "",
   );

@@ -1,6 +1,6 @@
 // Heat maps of one head: raw, effective and null-space attention side by side, or any one map large; one row in figures.
 
-import { gradient, strength } from "./colour.js";
+import { gradient } from "./colour.js";
 import { figure, h, picker, tokenText } from "./dom.js";
 import { Progress, takeaway } from "./figures.js";
 import { Matrix, svgOfMatrices } from "./matrix.js";
@@ -77,6 +77,7 @@ export function matrices(page, store) {
   function draw() {
     const { axis, scale } = store.state;
     const size = page.lens.size;
+    const known = {}; // the largest of each row, by the maps that share a scale
     for (const panel of shown()) {
       const key = keyOf(panel);
       const own = cells[key];
@@ -84,9 +85,10 @@ export function matrices(page, store) {
       const entry = page.entry(key);
       panel.caption.replaceChildren(h("strong", {}, entry.title), h("span", { class: "note" }, entry.note));
       panel.matrix.setTokens(page.lens.entries);
-      const rows = scale === "row" ? rowLargest(keysOf(key).map((one) => cells[one]), size) : null;
-      const most = bound(key);
-      panel.matrix.draw(rows ? (i) => strength(own.at(i), rows[(i / size) | 0], axis) : (i) => strength(own.at(i), most, axis), visible, store.theme());
+      const shared = keysOf(key);
+      const rows = scale === "row" ? (known[shared] ??= rowLargest(shared.map((one) => cells[one]), size)) : null;
+      const most = rows ? 0 : bound(key);
+      panel.matrix.draw(own.values, rows ?? new Float64Array(size).fill(most), axis, visible, store.theme());
     }
     explain();
   }
@@ -202,7 +204,7 @@ export function matrices(page, store) {
 function rowLargest(maps, n) {
   return Float64Array.from({ length: n }, (_, query) => {
     let most = 0;
-    for (const { at } of maps) for (let i = query * n; i < (query + 1) * n; i++) most = Math.max(most, Math.abs(at(i)));
+    for (const { values } of maps) for (let i = query * n; i < (query + 1) * n; i++) if (Math.abs(values[i]) > most) most = Math.abs(values[i]);
     return most || 1;
   });
 }

@@ -76,7 +76,7 @@ export class Lens {
         }
       }
     }
-    return { at: (i) => out[i], step: cells.step, largest: out.reduce((most, value) => Math.max(most, Math.abs(value)), 0) };
+    return { values: out, at: (i) => out[i], step: cells.step, largest: out.reduce((most, value) => Math.max(most, Math.abs(value)), 0) };
   }
 
   /** Whether an entry may see another, from the mask over tokens (null: all). */

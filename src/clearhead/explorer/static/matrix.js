@@ -65,10 +65,13 @@ export class Matrix {
     return query >= 0 && query < n && key >= 0 && key < n ? [query, key] : [null, null];
   }
 
-  /** value(i) gives t in -1..1 of cell i = query * n + key; visible(query, key) says whether the mask lets it be seen. */
-  draw(value, visible, theme) {
-    this.last = [value, visible, theme];
+  /** `values` row by row, each row's full colour at `most[query]`, by "root" or "linear"; visible(query, key) says
+   * whether the mask lets a cell be seen (null: all). */
+  draw(values, most, axis, visible, theme) {
+    this.last = [values, most, axis, visible, theme];
     if (!this.side) return; // drawn when it is first laid out
+    if (theme !== this.theme) this.ink = getComputedStyle(this.element).color;
+    this.theme = theme;
     const n = this.tokens.length;
     const side = Math.min(n, Math.floor(this.side * this.ratio));
     const image = new ImageData(side, side);
@@ -76,10 +79,13 @@ export class Matrix {
     const table = pixels(theme);
     const pooled = side < n ? new Float32Array(side * side).fill(NaN) : null;
     const place = Int32Array.from({ length: n }, (_, i) => Math.floor((i * side) / n));
+    const root = axis === "root";
     for (let query = 0, i = 0; query < n; query++) {
+      const scale = 1 / (most[query] || 1);
       for (let key = 0; key < n; key++, i++) {
         if (visible && !visible(query, key)) continue;
-        const t = Math.max(-1, Math.min(1, value(i)));
+        let t = Math.max(-1, Math.min(1, values[i] * scale));
+        if (root) t = t < 0 ? -Math.sqrt(-t) : Math.sqrt(t);
         const pixel = place[query] * side + place[key];
         if (pooled) {
           if (Math.abs(t) <= Math.abs(pooled[pixel])) continue;
@@ -139,7 +145,7 @@ export class Matrix {
     if (query < 0) return;
     context.save();
     context.scale(this.ratio, this.ratio);
-    context.strokeStyle = context.fillStyle = getComputedStyle(this.element).getPropertyValue("color");
+    context.strokeStyle = context.fillStyle = this.ink ?? "gray";
     const top = this.room + query * size;
     context.lineWidth = 1;
     context.strokeRect(this.room + 0.5, Math.floor(top) + 0.5, this.side - 1, Math.max(2, Math.round(size) - 1));

@@ -34,7 +34,7 @@ export function overview(payload, store) {
   const cells = share.map((row, layer) =>
     row.map((_, head) =>
       h("button", {
-        type: "button", role: "gridcell", tabindex: -1,
+        type: "button", role: "gridcell", tabindex: -1, "aria-selected": "false",
         "aria-label":
           `layer ${layer} head ${head}: ${verdict[layer][head]}, rank ${rank[layer][head]} of ${keys[layer][head]} keys, ` +
           `null-space share ${percent(share[layer][head], 1)}`,
@@ -88,14 +88,14 @@ export function overview(payload, store) {
       ...(small ? [] : ["identifiable", "uncertain"].map((name) => h("span", {}, h("i", { class: "mark", "data-verdict": name }), name))),
     );
   };
-  const mark = ({ layer, head }) =>
-    cells.forEach((row, l) =>
-      row.forEach((cell, k) => {
-        const here = l === layer && k === head;
-        cell.setAttribute("aria-selected", here);
-        cell.tabIndex = here ? 0 : -1;
-      }),
-    );
+  let marked = null;
+  const mark = ({ layer, head }) => {
+    for (const [cell, here] of [[marked, false], [cells[layer][head], true]]) {
+      cell?.setAttribute("aria-selected", here);
+      if (cell) cell.tabIndex = here ? 0 : -1;
+    }
+    marked = cells[layer][head];
+  };
   store.watch(["layer", "head"], mark);
   store.watch(["theme", "cells"], paint);
   const flat = (table) => table.flat();

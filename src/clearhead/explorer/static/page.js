@@ -138,7 +138,7 @@ function controls(payload, store, linked) {
 
 function chart(told) {
   const element = curves({ ...told, format: (share, exact) => percent(share, exact ? 1 : 0) });
-  const columns = () => ({ layer: told.series[0].values.map((_, i) => i), ...Object.fromEntries(told.series.map((one) => [one.name, one.values])) });
+  const columns = () => [["layer", told.series[0].values.map((_, i) => i)], ...told.series.map((one) => [one.name, one.values])];
   element.append(takeaway(told.title, { columns, svg: () => svgOf(element.querySelector("svg")) }).element);
   return element;
 }

@@ -2,7 +2,7 @@
 // stands behind the page.
 
 import { colour, css } from "./colour.js";
-import { h, onWidth, percent, s, stateChoice, tokenText } from "./dom.js";
+import { h, onWidth, percent, s, stateChoice, tokenText, whenNear } from "./dom.js";
 import { svgOf } from "./exports.js";
 import { Progress, takeaway } from "./figures.js";
 
@@ -110,10 +110,10 @@ export function queryKeyMap(page, store) {
   }
 
   let soon = null;
-  const later = () => {
+  const later = whenNear(plot, () => {
     clearTimeout(soon);
-    soon = setTimeout(load, 80);
-  };
+    soon = setTimeout(load, 60); // after the views above have been painted
+  });
   store.watch(["layer", "head", "points"], later);
   store.watch(["theme", "tint"], draw);
   store.watch(["query"], mark);

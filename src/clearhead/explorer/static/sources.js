@@ -2,9 +2,33 @@
 
 import { Layers } from "./codec.js";
 
-/** The numbers of one head: at(i) for cell i = query * n + key, each within step / 2 of the exact one. */
-function cellsOf({ codes, step, largest }) {
-  return { at: (i) => codes[i] * step, codes, step, largest };
+/** The numbers of one head: `values` row by row (cell i = query * n + key), each within step / 2 of the exact one. */
+function cellsOf(values, step, largest, codes = null) {
+  return { values, step, largest, codes, at: (i) => values[i] };
+}
+
+function unpacked({ codes, step, largest }) {
+  const values = new Float32Array(codes.length);
+  for (let i = 0; i < codes.length; i++) values[i] = codes[i] * step;
+  return cellsOf(values, step, largest, codes);
+}
+
+/** What `make(name)` gives, the latest few kept. */
+class Latest {
+  constructor(most) {
+    this.most = most;
+    this.known = new Map();
+  }
+
+  get(name, make) {
+    if (!this.known.has(name)) {
+      if (this.known.size >= this.most) this.known.delete(this.known.keys().next().value);
+      const made = make();
+      this.known.set(name, made);
+      made.catch(() => this.known.delete(name));
+    }
+    return this.known.get(name);
+  }
 }
 
 /** A map that lies in the file. */
@@ -16,6 +40,7 @@ class PackedSource {
     this.layers = entry.values.shape[0];
     this.n = this.values.columns;
     this.largest = this.values.largest;
+    this.latest = new Latest(4);
   }
 
   #head(head) {
@@ -23,17 +48,18 @@ class PackedSource {
   }
 
   async cells(layer, head) {
-    return cellsOf(await this.values.head(layer, this.#head(head)));
+    const own = this.#head(head);
+    return this.latest.get(`${layer}/${own}`, async () => unpacked(await this.values.head(layer, own)));
   }
 
   async error(layer, head) {
-    return this.errors && cellsOf(await this.errors.head(layer, this.#head(head)));
+    return this.errors && unpacked(await this.errors.head(layer, this.#head(head)));
   }
 
   /** [layer] -> the row of one query, all keys. */
   async rows(query, head) {
-    const layers = Array.from({ length: this.layers }, (_, layer) => this.cells(layer, head));
-    return (await Promise.all(layers)).map(({ at }) => Float64Array.from({ length: this.n }, (_, key) => at(query * this.n + key)));
+    const layers = Array.from({ length: this.layers }, (_, layer) => this.values.head(layer, this.#head(head)));
+    return (await Promise.all(layers)).map(({ codes, step }) => Float64Array.from(codes.subarray(query * this.n, (query + 1) * this.n), (code) => code * step));
   }
 
   /** Gets a layer ready, so that showing it only paints. */
@@ -50,24 +76,18 @@ class RemoteSource {
     this.layers = entry.values.shape[0];
     this.n = entry.values.shape.at(-1);
     this.largest = Math.max(...entry.values.largest.flat());
-    this.known = new Map();
+    this.latest = new Latest(60);
   }
 
   #ask(question) {
-    const name = JSON.stringify(question);
-    if (!this.known.has(name)) {
-      if (this.known.size > 200) this.known.delete(this.known.keys().next().value);
-      const answer = this.bytes({ map: this.entry.id ?? this.entry.key, ...question }).then((buffer) => new Float32Array(buffer));
-      answer.catch(() => this.known.delete(name));
-      this.known.set(name, answer);
-    }
-    return this.known.get(name);
+    const ask = () => this.bytes({ map: this.entry.id ?? this.entry.key, ...question });
+    return this.latest.get(JSON.stringify(question), async () => new Float32Array(await ask()));
   }
 
   async cells(layer, head, part = "value") {
     const own = this.entry.heads ? head : 0;
     const values = await this.#ask({ part, layer, head: own });
-    return { at: (i) => values[i], step: 0, largest: part === "value" ? [this.entry.values.largest[layer]].flat()[own] : 0 };
+    return cellsOf(values, 0, part === "value" ? [this.entry.values.largest[layer]].flat()[own] : 0);
   }
 
   async error(layer, head) {
@@ -85,14 +105,20 @@ class RemoteSource {
 /** One map minus another (raw − effective: the null-space part). */
 class DifferenceSource {
   constructor(entry, one, other) {
-    Object.assign(this, { entry, one, other, layers: one.layers, n: one.n, largest: one.largest });
+    Object.assign(this, { entry, one, other, layers: one.layers, n: one.n, largest: one.largest, latest: new Latest(4) });
   }
 
-  async cells(layer, head) {
+  cells(layer, head) {
+    return this.latest.get(`${layer}/${head}`, () => this.#difference(layer, head));
+  }
+
+  async #difference(layer, head) {
     const [a, b] = await Promise.all([this.one.cells(layer, head), this.other.cells(layer, head)]);
     const { step, largest } = a; // the same for both: where they are equal, their difference is 0
-    const at = a.codes ? (i) => (a.codes[i] - b.codes[i]) * step : (i) => a.at(i) - b.at(i);
-    return { at, step, largest };
+    const [one, other, scale] = a.codes ? [a.codes, b.codes, step] : [a.values, b.values, 1];
+    const values = new Float32Array(one.length);
+    for (let i = 0; i < one.length; i++) values[i] = (one[i] - other[i]) * scale;
+    return cellsOf(values, step, largest);
   }
 
   async error() {
