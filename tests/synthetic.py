@@ -170,11 +170,13 @@ def naive(layers: int, n: int) -> Table:
 
 def nearest(rng: np.random.Generator, layers: int, n: int) -> Table:
     """As `token_identifiability_naive(per_token=True)` gives it."""
-    found = [[i if rng.random() > 0.15 * depth else int(rng.integers(n)) for i in range(n)] for depth in range(layers + 1)]
+    found = [
+        [i if rng.random() > 0.15 * depth else int(rng.integers(n)) for i in range(n)] for depth in range(layers + 1)
+    ]
     columns = {
         "depth": [depth for depth in range(layers + 1) for _ in range(n)],
         "token": list(range(n)) * (layers + 1),
-        "nearest": sum(found, []),
+        "nearest": [i for row in found for i in row],
     }
     meta = {"method": "token_identifiability_naive", "options": {"per_token": True}}
     return Table(columns, meta=meta, about={name: f"meaning of {name}" for name in columns})

@@ -92,7 +92,8 @@ def report(
 @app.command()
 def serve(
     model: Annotated[
-        list[str] | None, typer.Option("--model", "-m", help="A model as for `report`; may be repeated [default: demo].")
+        list[str] | None,
+        typer.Option("--model", "-m", help="A model as for `report`; may be repeated [default: demo]."),
     ] = None,
     port: Annotated[int, typer.Option("--port", min=1, max=65535, help="The port on this machine.")] = 8321,
     workers: Annotated[
@@ -106,7 +107,9 @@ def serve(
     except ModuleNotFoundError as error:
         if error.name not in ("starlette", "uvicorn"):
             raise
-        raise MissingExtra("clearhead serve needs starlette and uvicorn", do="pip install clearhead[explorer]") from error
+        raise MissingExtra(
+            "clearhead serve needs starlette and uvicorn", do="pip install clearhead[explorer]"
+        ) from error
     names = tuple(dict.fromkeys(model or ["demo"]))
     check_port(HOST, port)
     typer.echo(f"clearhead: loading {', '.join(names)}; then open http://{HOST}:{port}/ (Ctrl-C ends it)", err=True)
@@ -181,7 +184,9 @@ def check_port(host: str, port: int) -> None:
             probe.bind((host, port))
         except OSError as error:
             why = error.strerror or type(error).__name__
-            raise InputError(f"serve: port {port} cannot be used", got=why, do="Name another one with --port.") from error
+            raise InputError(
+                f"serve: port {port} cannot be used", got=why, do="Name another one with --port."
+            ) from error
 
 
 def make_report(

@@ -200,4 +200,6 @@ class Trace:
         facts = self.summary()
         tokens = " ".join(f"<bdi>{escape(label)}</bdi>" for label in self.tokens.labels[:400])
         more = "" if len(self.tokens) <= 400 else f" … {len(self.tokens) - 400} more"
-        return framed(facts_page(facts, f"<p>{tokens}{more}</p>"), min(420, 22 * len(facts) + 90 + len(self.tokens.text) // 4))
+        return framed(
+            facts_page(facts, f"<p>{tokens}{more}</p>"), min(420, 22 * len(facts) + 90 + len(self.tokens.text) // 4)
+        )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
+import html
 import json
 import pickle
-import html
 import re
 import subprocess
 import sys

@@ -219,7 +219,11 @@ def methods_of(findings: Findings) -> list[dict[str, str]]:
     options: dict[str, dict[str, Any]] = {
         one.meta["method"]: one.meta["options"]
         for one in (
-            findings.effective, findings.certificate, findings.naive, findings.contribution, *findings.extra.values()
+            findings.effective,
+            findings.certificate,
+            findings.naive,
+            findings.contribution,
+            *findings.extra.values(),
         )
         if one is not None
     }

@@ -52,12 +52,15 @@ class Findings:
     def distance(self) -> np.ndarray:
         """1 - r of each [layer, head]: r the correlation of raw and effective weights over all pairs that may be seen;
         NaN where either is the same everywhere."""
-        found = np.empty(self.raw.values.shape[:2])
+        layers, heads = self.raw.values.shape[:2]
+        found = np.empty((layers, heads))
         for index, layer in enumerate(self.trace.layers):
             seen = None if layer.visible.everything else layer.visible.mask().numpy()
-            for head in range(found.shape[1]):
+            for head in range(heads):
                 pair = self.raw.values[index, head], self.effective.values[index, head]
-                found[index, head] = 1 - correlation(*(values.ravel() if seen is None else values[seen] for values in pair))
+                found[index, head] = 1 - correlation(
+                    *(values.ravel() if seen is None else values[seen] for values in pair)
+                )
         return found
 
     @property
@@ -103,7 +106,7 @@ def analyse(
     """Apply the methods of the report to a trace.
 
     `probes`: for the contributions; None for `probes_for`, 0 to leave them out. `seconds`: after which no further row
-    is examined for how far it can move (at least one is). `also`: further methods, as `catalogue.check_pickable` allows.
+    is examined for how far it can move (at least one is). `also`: further methods that `check_pickable` allows.
     Errors: those of the methods.
     """
     for name in also:

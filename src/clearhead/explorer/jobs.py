@@ -1,4 +1,4 @@
-"""Jobs of the server: a queue, the processes that work it off, cancel, a limit of time, and the results that are kept."""
+"""Jobs of the server: a queue, the processes that work it off, cancel, a limit of time, the results that are kept."""
 
 from __future__ import annotations
 
@@ -49,11 +49,22 @@ class Job:
     error: str | None = None
     result: bytes | None = None
 
+    @property
+    def over(self) -> bool:
+        """Whether nothing more will come of it."""
+        return self.state in FINAL
+
     def told(self) -> dict[str, Any]:
         """What a client is told of it."""
         until = time.monotonic() if self.ended is None else self.ended
         seconds = 0.0 if self.begun is None else until - self.begun
-        return {"id": self.id, "state": self.state, "step": self.step, "seconds": round(seconds, 1), "error": self.error}
+        return {
+            "id": self.id,
+            "state": self.state,
+            "step": self.step,
+            "seconds": round(seconds, 1),
+            "error": self.error,
+        }
 
 
 @dataclass
@@ -103,14 +114,14 @@ class Jobs:
         with self._changed:
             self._stopping = True
             for job in self._jobs.values():
-                if job.state not in FINAL:
+                if not job.over:
                     self._end(job, "cancelled")
             self._changed.notify_all()
         for thread in self._threads:
             thread.join()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    # ------------------------------------------------------------------------------------------------ asked from outside
+    # ------------------------------------------------------------------------------------------- asked from outside
 
     def analyse(self, model: str, text: str, pair: str | None, probes: int | None) -> tuple[Analysis, Job]:
         """The analysis of a text, and the job that makes it (or made it). Errors: InputError for a model that was not
@@ -138,7 +149,7 @@ class Jobs:
         """End a job that waits or runs. Errors: KeyError."""
         with self._changed:
             job = self._jobs[name]
-            if job.state not in FINAL:
+            if not job.over:
                 if job in self._queue:
                     self._queue.remove(job)
                 self._end(job, "cancelled")
@@ -173,7 +184,7 @@ class Jobs:
         self._jobs.move_to_end(name)
         # What a pointer waits for goes before what a page waits for.
         (self._queue.appendleft if kind == "interval" else self._queue.append)(job)
-        old = [one for one in self._jobs.values() if one.state in FINAL][: max(0, len(self._jobs) - REMEMBERED)]
+        old = [one for one in self._jobs.values() if one.over][: max(0, len(self._jobs) - REMEMBERED)]
         for one in old:
             del self._jobs[one.id]
         self._changed.notify_all()
@@ -202,7 +213,7 @@ class Jobs:
         sent = False
         while True:
             with self._changed:
-                if job.state in FINAL:
+                if job.over:
                     process.stop()
                     return
                 if time.monotonic() - (job.begun or 0) > self.seconds:
@@ -220,7 +231,7 @@ class Jobs:
                     process.ready = True
                 elif message[0] == "step":
                     job.step = message[1]
-                elif job.state in FINAL:
+                elif job.over:
                     return
                 elif message[0] == "done":
                     self._keep(job, message[1])
@@ -246,7 +257,7 @@ class Jobs:
                 return
             shutil.rmtree(self._analyses.pop(name).folder, ignore_errors=True)
             del sizes[name]
-            for job in [one for one in self._jobs.values() if one.task["analysis"] == name and one.state in FINAL]:
+            for job in [one for one in self._jobs.values() if one.task["analysis"] == name and one.over]:
                 del self._jobs[job.id]
 
 

@@ -92,7 +92,9 @@ def extra_told(key: str, of: Map, budget: int, notices: list[str], remote: bool)
         reason = "left out of this file: it needs more room than is left"
         notices.append(f"{title} is {reason}.")
     elif mean_of:
-        notices.append(f"{title} is the mean of the {mean_of} heads of a layer: every head needs more room than is left.")
+        notices.append(
+            f"{title} is the mean of the {mean_of} heads of a layer: every head needs more room than is left."
+        )
     return entry(key, title, of, values, reason, mean_of, note=note)
 
 

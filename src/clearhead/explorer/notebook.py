@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def report(trace: Trace, *, probes: int | None = None, also: Sequence[str] = ()) -> Report:
-    """The report of a trace, as `clearhead report` writes it: it shows itself in a notebook, and `save` writes the file.
+    """The report of a trace, as `clearhead report` writes it: it shows itself in a notebook, `save` writes the file.
 
     `probes`: for the contributions; None by length, 0 leaves them out. `also`: further methods to put into it.
     Errors: InputError for what is not a trace, and for a method that the page cannot show; those of the methods.

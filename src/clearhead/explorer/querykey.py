@@ -91,7 +91,9 @@ def pca(points: np.ndarray) -> tuple[np.ndarray, float]:
 def embedded(points: np.ndarray, kind: Kind, seed: int) -> np.ndarray:
     """[point, 2] by UMAP or t-SNE. Errors: MissingExtra; NotDefined for fewer than 10 points."""
     if len(points) < 10:
-        raise NotDefined(f"query-key map: {kind} of so few points", got=len(points), allowed="10 or more", do="Use pca.")
+        raise NotDefined(
+            f"query-key map: {kind} of so few points", got=len(points), allowed="10 or more", do="Use pca."
+        )
     neighbours = min(15, len(points) // 3)
     if kind == "umap":
         umap: Any = _need("umap", "umap-learn")

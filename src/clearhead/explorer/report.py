@@ -124,7 +124,10 @@ def without_blocks(told: Any, blocks: dict[str, tuple[int, str]]) -> Any:
     """The payload with each packed block (base64) replaced by the id of the element that holds it; `blocks` gathers
     (layer, text) by id."""
     if isinstance(told, dict):
-        return {name: named(value, blocks) if name == "blocks" else without_blocks(value, blocks) for name, value in told.items()}
+        return {
+            name: named(value, blocks) if name == "blocks" else without_blocks(value, blocks)
+            for name, value in told.items()
+        }
     return [without_blocks(one, blocks) for one in told] if isinstance(told, list) else told
 
 

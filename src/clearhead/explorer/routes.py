@@ -74,7 +74,7 @@ ROUTES = (
             Param("pair", "body", "string", "a second text", False, 1, TEXT_LIMIT),
             Param("probes", "body", "integer", "random probes a token; 0 leaves contributions out", False, 0, 4096),
         ),
-        (202, "Started"), (429,),
+        (202, "Started"), (404, 429),
     ),
     Route(
         "compute_map", "POST", "/api/analyses/{analysis}/maps", "Compute a method.",
@@ -171,8 +171,16 @@ def value_of(route: Route, param: Param, given: Mapping[str, Any]) -> Any:
             raise InputError(f"{what} is missing", allowed=param.about)
         return None
     value = given[param.name]
-    if param.kind == "integer" and param.where != "body" and isinstance(value, str) and value.isascii() and value.isdigit():
+    if (
+        param.kind == "integer"
+        and param.where != "body"
+        and isinstance(value, str)
+        and value.isascii()
+        and value.isdigit()
+    ):
         value = int(value[:9])
+    if param.kind == "integer" and isinstance(value, float) and value.is_integer():
+        value = int(value)  # JSON has one kind of number: 3.0 is 3
     kind = {"string": str, "integer": int, "object": dict}[param.kind]
     if not isinstance(value, kind) or isinstance(value, bool):
         raise InputError(what, got=type(value).__name__, allowed=f"{param.kind} ({param.about})")
@@ -206,13 +214,21 @@ def operation(route: Route) -> dict[str, Any]:
     schema = {"type": "string"} if "/" in kind else {"$ref": f"#/components/schemas/{kind}"}
     if media == "application/octet-stream":
         schema = {"type": "string", "format": "binary"}
+    if media == "text/event-stream":  # each event; its data is a Job as JSON
+        schema = {"type": "object", "required": ["data"], "properties": {"data": {"type": "string"}}}
     failing = sorted({*route.errors, 400, 403} | ({413, 415} if route.method == "POST" else set[int]()))
     error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
     told: dict[str, Any] = {
         "operationId": route.name,
         "summary": route.about,
         "parameters": [
-            {"name": one.name, "in": one.where, "required": one.required, "description": one.about, "schema": one.schema}
+            {
+                "name": one.name,
+                "in": one.where,
+                "required": one.required,
+                "description": one.about,
+                "schema": one.schema,
+            }
             for one in route.params
             if one.where != "body"
         ],

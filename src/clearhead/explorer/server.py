@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -44,7 +44,7 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cache-control": "no-store",
 }
-FILES = {"page.css": "text/css"} | {name: "text/javascript" for name in (*MODULES, "server.js")}
+FILES = {"page.css": "text/css"} | dict.fromkeys((*MODULES, "server.js"), "text/javascript")
 """All that is served besides the API and the page."""
 
 Scope = MutableMapping[str, Any]
@@ -66,7 +66,7 @@ def application(jobs: Jobs, port: int) -> Starlette:
     """The ASGI application; it starts and stops the jobs."""
 
     @asynccontextmanager
-    async def life(app: Starlette) -> AsyncIterator[None]:
+    async def life(app: Starlette) -> AsyncGenerator[None]:
         await asyncio.to_thread(jobs.start)
         yield
         await asyncio.to_thread(jobs.stop)
@@ -128,7 +128,9 @@ def endpoint(jobs: Jobs, own: Mapping[str, routes.Route]) -> Callable[[Request],
         try:
             return await HANDLERS[route.name](jobs, asked)
         except KeyError as error:
-            raise HTTPException(404, f"There is no {error}; it may have been forgotten: analyse the text again.") from None
+            raise HTTPException(
+                404, f"There is no {error}; it may have been forgotten: analyse the text again."
+            ) from None
         except Busy as error:
             raise HTTPException(429, str(error)) from None
 
@@ -144,7 +146,7 @@ def query_of(request: Request) -> dict[str, str]:
 
 
 async def json_of(request: Request) -> dict[str, Any]:
-    """The body. Errors: 413, 415, 400 for what is too large, not JSON or not an object; 400 where it comes too slowly."""
+    """The body. Errors: 413, 415, 400 for what is too large, not JSON, not an object, or comes too slowly."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise HTTPException(415, "The body must be application/json.")
     try:
@@ -214,6 +216,8 @@ async def list_methods(jobs: Jobs, asked: dict[str, Any]) -> Response:
 
 
 async def analyse(jobs: Jobs, asked: dict[str, Any]) -> Response:
+    if asked["model"] not in jobs.models:
+        raise HTTPException(404, f"There is no such model here; there are: {', '.join(jobs.models)}.")
     analysis, job = jobs.analyse(asked["model"], asked["text"], asked["pair"], asked["probes"])
     return JSONResponse({"analysis": analysis.id, "job": job.told()}, 202)
 

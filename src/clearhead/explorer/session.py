@@ -71,7 +71,9 @@ def typed_options(method: Method, options: Mapping[str, Any]) -> dict[str, Any]:
     """Options that came as JSON, as values of the types in the method's signature. Errors: InputError."""
     engine.check_options(method, options)
     kinds = engine.option_types(method)
-    return {name: engine.parse(f"{method.name}: {name}", spelled(value), kinds[name]) for name, value in options.items()}
+    return {
+        name: engine.parse(f"{method.name}: {name}", spelled(value), kinds[name]) for name, value in options.items()
+    }
 
 
 def spelled(value: Any) -> str:

@@ -1,7 +1,8 @@
-"""The page as a notebook widget (anywidget): the same front end, computed on demand by the kernel that holds the trace."""
+"""The page as a notebook widget (anywidget): the same front end, the kernel that holds the trace computes on demand."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import anywidget
@@ -29,7 +30,7 @@ class Explorer(anywidget.AnyWidget):
         start = payload["start"]
         super().__init__(layer=start["layer"], head=start["head"], token=start["query"])
         self.session = session
-        self.set_trait("_style", static("page.css"))
+        self.set_trait("_style", in_pixels(static("page.css")))
         self.set_trait("_payload", payload)
         self.on_msg(self.answer)
 
@@ -60,6 +61,11 @@ class Explorer(anywidget.AnyWidget):
             raise
         else:
             self.send({"answer": number, "told": told}, parts)
+
+
+def in_pixels(style: str) -> str:
+    """Sizes in rem, which would follow the notebook's own root, as pixels."""
+    return re.sub(r"(?<![\w.])(\d*\.?\d+)rem\b", lambda size: f"{16 * float(size[1]):g}px", style)
 
 
 def explorer_of(trace: Trace, probes: int | None) -> Explorer:

@@ -79,7 +79,7 @@ export function tokenText(token) {
 }
 
 export function percent(share, digits = 0) {
-  return `${(100 * share).toFixed(digits)} %`;
+  return `${(100 * share).toFixed(digits)} %`.replace("-", "\u2212");
 }
 
 /** A value with as many decimals as its rounding step allows, at most 5. */

@@ -42,7 +42,12 @@ export function svgOf(drawn) {
   const root = drawn.closest(".clearhead") ?? document.body;
   for (const [name, value] of Object.entries({ width: "100%", height: "100%", fill: getComputedStyle(root).backgroundColor })) paper.setAttribute(name, value);
   copy.prepend(paper);
-  return new XMLSerializer().serializeToString(copy);
+  return legible(new XMLSerializer().serializeToString(copy));
+}
+
+/** Without the characters that XML does not know. */
+function legible(text) {
+  return text.replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f\ufffe\uffff]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g, "");
 }
 
 /** Words on colours, as the strip of tokens shows them: an SVG of rectangles and texts where the buttons stand. */
@@ -68,9 +73,7 @@ export function svgOfButtons(box, buttons) {
 
 /** Text for inside an XML file: its signs escaped, characters that XML does not know left out. */
 export function escaped(text) {
-  // eslint-disable-next-line no-control-regex
-  return text.replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f\ufffe\uffff]/g, "").replace(/[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g, "")
-    .replace(/[&<>"']/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;" })[c]);
+  return legible(text).replace(/[&<>"']/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;" })[c]);
 }
 
 export function saveCsv(name, columns) {

@@ -38,7 +38,7 @@ export function takeaway(label, { columns, svg, name = () => label }) {
     },
   }, "Table");
   const refresh = async () => {
-    if (!box.hidden) fillTable(box, label, await columns());
+    if (!box.hidden) fillTable(box, `${label} (${name()})`, await columns());
   };
   const button = (text, act) => h("button", { type: "button", class: "quiet", "aria-label": `${label}: save as ${text}`, onclick: act }, text);
   const element = h("div", { class: "takeaway" },

@@ -247,7 +247,7 @@ export function rowTable(page, store) {
     const values = keys.flatMap((key) => rows.map((one) => one[key]));
     const span = { low: Math.min(0, ...values), high: Math.max(1e-9, ...values) };
     const step = cells[0].step;
-    title.replaceChildren(`What query ${query} `, tokenText(payload.tokens[query]), ` attends to ${placeOf(page.entry("raw"), store.state)}`);
+    title.replaceChildren(`What query ${row < 0 ? query : row} `, tokenText(row < 0 ? payload.tokens[query] : entries[row]), ` attends to ${placeOf(page.entry("raw"), store.state)}`);
     body.replaceChildren(
       ...listed.map((key) => h("tr", {}, h("th", { scope: "row" }, h("span", { class: "index" }, key), tokenText(entries[key])), rows.map((one) => bar(one[key], span, step)))),
     );

@@ -76,12 +76,12 @@ function section(id, title, lead, ...children) {
 /** The line at the top: whose page it is, and the theme. `more`: what a door adds. */
 export function masthead(store, more = "") {
   const theme = choice("Theme", { auto: "auto", light: "light", dark: "dark" }, store?.root.dataset.theme ?? "auto", (value) => store.setTheme(value));
-  return h("div", { class: "masthead" }, h("span", { class: "brand" }, "clearhead"), more, store ? theme : "");
+  return h("header", { class: "masthead" }, h("span", { class: "brand" }, "clearhead"), more, store ? theme : "");
 }
 
 function lead(payload) {
   const [first] = payload.verdicts;
-  return h("header", { class: "lead-verdict" },
+  return h("div", { class: "lead-verdict" },
     h("h1", {}, emphasised(first.sentence)),
     h("p", { class: "note meaning" }, first.meaning),
     h("p", { class: "model" }, payload.model.line),
@@ -157,8 +157,8 @@ export async function mount(root, payload, door, { above = "", link = () => "", 
   const text = maps || there("contribution");
   root.classList.add("clearhead");
   root.setAttribute("aria-busy", "true");
-  const main = h("main", {});
-  root.replaceChildren(masthead(store), above, lead(payload), main);
+  const main = h("main", {}, above, lead(payload));
+  root.replaceChildren(masthead(store), main);
   const first = text ? section("text", "Click a token: where does it come from?", null, colouredText(page, store)) : "";
   main.append(controls(payload, store, door.linked), first);
   const drawn = text ? page.whenDrawn("text") : null;

@@ -181,7 +181,7 @@ class Door {
 /** The door of a file: everything lies in the page, in elements that may still be on their way. */
 export class FileDoor extends Door {
   computes = false;
-  linked = true;
+  linked = location.protocol !== "about:"; // inside a frame of a notebook the page has no address of its own
 
   make(entry) {
     return new PackedSource(entry, (block) => this.text(block));
