@@ -105,7 +105,7 @@ def serve(
     try:
         from clearhead.explorer.server import HOST, serve
     except ModuleNotFoundError as error:
-        if error.name not in ("starlette", "uvicorn"):
+        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn"):
             raise
         raise MissingExtra(
             "clearhead serve needs starlette and uvicorn", do="pip install clearhead[explorer]"

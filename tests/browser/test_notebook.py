@@ -145,7 +145,7 @@ def test_a_report_stands_in_a_frame_that_reaches_nothing(browser: Any, demo_mode
 
 
 NOTEBOOK = (
-    "import torch; torch.set_num_threads(1)\nimport clearhead as ch\ntrace = ch.load('demo').trace('The cat sat.')\ntrace",
+    "import clearhead as ch\ntrace = ch.load('demo').trace('The cat sat.')\ntrace",
     "ch.effective_attention(trace)",
     "ch.attention_identifiability(trace)",
     "ch.report(trace, probes=2)",

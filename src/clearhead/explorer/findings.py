@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from clearhead.trace import Trace
 
 WORK = 5e10
-"""What the contributions of a report may cost, as probes * tokens^2 * layers * width^2: about 40 s on one core."""
+"""What the contributions of a report may cost, as probes * tokens^2 * layers * (width^2 + 5 * heads * tokens): about
+40 s on one core."""
 PATIENCE = 10
 """How many times `WORK` two probes may cost; beyond, contributions are left out unless asked for."""
 
@@ -90,7 +91,9 @@ def probes_for(trace: Trace) -> int:
     """Probes a token for the contributions of a report: 16 where `WORK` allows, fewer for longer texts and larger
     models, never fewer than the 2 that an error needs; 0 where those would cost more than `PATIENCE` times `WORK`."""
     depths, tokens, width = trace.hidden.shape
-    one = tokens**2 * (depths - 1) * width**2
+    heads = len(trace.layers[0].head_output)
+    # The matrix products of a layer, and what its attention maps cost beside them (5: measured on long texts).
+    one = tokens**2 * (depths - 1) * (width**2 + 5 * heads * tokens)
     return 0 if 2 * one > PATIENCE * WORK else max(2, min(16, width, int(WORK // one)))
 
 
