@@ -212,6 +212,11 @@ def test_queries_and_keys_lie_where_pca_puts_them(show: Open, small: Findings, t
     np.testing.assert_allclose(
         np.array(at) - np.mean(at, axis=0), scale * (made.at[0] - made.at[0].mean(axis=0)), atol=0.5
     )
+    if tint == "token":  # a point has the colour that the legend gives its token
+        fill = "e => getComputedStyle(e).fill"
+        legend = one.page.locator(".query-key .dot.kind-0").evaluate("e => getComputedStyle(e).backgroundColor")
+        assert set(one.page.locator(".point.kind-0").evaluate_all(f"all => all.map({fill})")) == {legend}
+        assert len({one.page.locator(f".point.kind-{i}").first.evaluate(fill) for i in range(3)}) == 3
     assert f"r = {made.agreement:.2f}" in one.page.locator(".query-key .legend").text_content()
     one.page.locator(".scatter circle.point").nth(5).dispatch_event("click")
     assert one.page.locator(".tok[aria-pressed=true]").get_attribute("aria-label").startswith("token 5:")

@@ -1,4 +1,4 @@
-"""What stands behind the page: the joint query-key map, words, small pictures, parts of maps, options, missing extras."""
+"""What stands behind the page: the joint query-key map, words, small pictures, parts of maps, options, extras."""
 
 from __future__ import annotations
 
