@@ -33,7 +33,7 @@ def clearhead(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 
 
 def test_there_are_commands() -> None:
-    assert set(COMMANDS) == {"report", "map", "methods", "demo"}
+    assert set(COMMANDS) == {"report", "serve", "map", "methods", "demo"}
 
 
 @pytest.mark.parametrize("name", ["", *COMMANDS])
