@@ -1,8 +1,9 @@
-"""Linear cosine probes on MRPC-like pairs: ours against the plain loop, Adam from a random start, layer by layer.
+"""A linear cosine probe on pairs of sentences: ours against the plain loop, Adam from a random start.
 
 Ours trains to its end; the plain loop until it has the validation rate that ours ended with (at most `EPOCHS` epochs;
-batches of 256, learning rate 1e-3, ten times the published one). The demo model, one thread. Limit: 8 n d^2 flops an epoch (whitening, forward, two products backward). Data: ../shared where it is there,
-else the sentences that come with clearhead.
+batches of 256, learning rate 1e-3, ten times the published one). The demo model, one thread. Limit: 8 n d^2 flops an
+epoch (whitening, forward, two products backward). Data: ../shared where it is there, else the sentences that come with
+clearhead.
 """
 
 from __future__ import annotations

@@ -42,6 +42,7 @@ def tokens_of(words: Sequence[str]) -> Tokens:
 def findings(
     tokens: int = 24, layers: int = 4, heads: int = 6, width: int = 8, *, words: Sequence[str] = (),
     causal: bool = False, contribution: bool = True, sharp: float = 1.5, seed: int = 0,
+    extra: dict[str, tuple[np.ndarray, tuple[str, ...]]] | None = None,
 ) -> Findings:  # fmt: skip
     """Random attention over random values of a width, projected for real."""
     rng = np.random.default_rng(seed)
@@ -71,8 +72,10 @@ def findings(
                     break
     stop = tuple(range(1, n + 1)) if causal else (n,) * n
     nothing = torch.zeros(0)
-    layer_of = Layer(nothing, nothing, Visible((0,) * n, stop, n))
-    part: Any = SimpleNamespace(layers=(layer_of,) * layers)
+    sides = torch.tensor(rng.standard_normal((layers, 2, heads, n, width)))
+    visible = Visible((0,) * n, stop, n)
+    captured = tuple(Layer(nothing, nothing, visible, query=query, key=key) for query, key in sides)
+    part: Any = SimpleNamespace(layers=captured)
     proof = Proof(
         "rebuilt and compared",
         "float32",
@@ -109,6 +112,8 @@ def findings(
         else made("hidden_token_attribution", mixed, ("layer", "query", "key"), 0.1 * mixed, probes=16, seed=0),
         moved,
         len(moved),
+        nearest=nearest(rng, layers, n),
+        extra={name: made(name, values, dims) for name, (values, dims) in (extra or {}).items()},
     )
 
 
@@ -160,4 +165,18 @@ def naive(layers: int, n: int) -> Table:
         "strict_rate": rate,
     }
     meta = {"method": "token_identifiability_naive", "options": {"distance": "cosine"}}
+    return Table(columns, meta=meta, about={name: f"meaning of {name}" for name in columns})
+
+
+def nearest(rng: np.random.Generator, layers: int, n: int) -> Table:
+    """As `token_identifiability_naive(per_token=True)` gives it."""
+    found = [
+        [i if rng.random() > 0.15 * depth else int(rng.integers(n)) for i in range(n)] for depth in range(layers + 1)
+    ]
+    columns = {
+        "depth": [depth for depth in range(layers + 1) for _ in range(n)],
+        "token": list(range(n)) * (layers + 1),
+        "nearest": [i for row in found for i in row],
+    }
+    meta = {"method": "token_identifiability_naive", "options": {"per_token": True}}
     return Table(columns, meta=meta, about={name: f"meaning of {name}" for name in columns})

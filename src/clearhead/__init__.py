@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from clearhead import errors
 
 if TYPE_CHECKING:
+    from clearhead.explorer.notebook import explore, report
     from clearhead.faithfulness.compare import compare
     from clearhead.faithfulness.result import Comparison
     from clearhead.faithfulness.target import Goal, SimilarTo
@@ -67,12 +68,14 @@ __all__ = [
     "effective_attention",
     "effective_attention_summary",
     "errors",
+    "explore",
     "farthest_attention",
     "globenc",
     "hidden_token_attribution",
     "identifiable_interval",
     "load",
     "mixing_ratio",
+    "report",
     "residual_norms",
     "token_identifiability",
     "token_identifiability_naive",
@@ -91,7 +94,9 @@ _HOME = {
     "TokenIdentifiability": "clearhead.probes",
     "Tokens": "clearhead.tokens",
     "Trace": "clearhead.trace",
+    "explore": "clearhead.explorer.notebook",
     "load": "clearhead.models.load",
+    "report": "clearhead.explorer.notebook",
     "attention_identifiability": "clearhead.methods.attention_identifiability",
     "effective_attention": "clearhead.methods.effective_attention",
     "effective_attention_summary": "clearhead.methods.effective_attention_summary",

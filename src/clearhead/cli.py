@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import traceback
+from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clearhead import __version__
-from clearhead.errors import ClearheadError, InputError
+from clearhead.errors import ClearheadError, InputError, MissingExtra
 
 if TYPE_CHECKING:
     from clearhead.models.model import Model
@@ -41,6 +42,10 @@ TextArgument = Annotated[
 PairOption = Annotated[str | None, typer.Option("--pair", help="A second text, for models that read pairs.")]
 ModelOption = Annotated[str, typer.Option("--model", "-m", help='A hub id, a folder, a .gguf file, or "demo".')]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace the output file where it exists.")]
+WithOption = Annotated[
+    list[str] | None,
+    typer.Option("--with", metavar="METHOD", help="A further method to put into the page; may be repeated."),
+]
 ProbesOption = Annotated[
     int | None,
     typer.Option(
@@ -72,11 +77,43 @@ def report(
     model: ModelOption = "demo",
     output: Annotated[Path, typer.Option("--output", "-o", help="The HTML file to write.")] = Path("report.html"),
     probes: ProbesOption = None,
+    also: WithOption = None,
     overwrite: OverwriteOption = False,
 ) -> None:
     """Write a report about a text: one HTML file that opens in any browser, without a network."""
+    from clearhead.explorer.catalogue import check_pickable
+
     check_output(output, overwrite, (".html", ".htm"))
-    make_report(read_text(text), None if pair is None else read_text(pair), model, output, probes, overwrite)
+    further = [check_pickable(name).name for name in also or []]
+    words, second = read_text(text), None if pair is None else read_text(pair)
+    make_report(words, second, model, output, probes, overwrite, further)
+
+
+@app.command()
+def serve(
+    model: Annotated[
+        list[str] | None,
+        typer.Option("--model", "-m", help="A model as for `report`; may be repeated [default: demo]."),
+    ] = None,
+    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="The port on this machine.")] = 8321,
+    workers: Annotated[
+        int, typer.Option("--workers", min=1, max=16, help="Jobs at a time; each has its own copy of the models.")
+    ] = 1,
+    seconds: Annotated[float, typer.Option("--seconds", min=1, help="The longest that one job may take.")] = 600.0,
+) -> None:
+    """Look at texts in the browser: a page on this machine that computes on demand."""
+    try:
+        from clearhead.explorer.server import HOST, serve
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn"):
+            raise
+        raise MissingExtra(
+            "clearhead serve needs starlette and uvicorn", do="pip install clearhead[explorer]"
+        ) from error
+    names = tuple(dict.fromkeys(model or ["demo"]))
+    check_port(HOST, port)
+    typer.echo(f"clearhead: loading {', '.join(names)}; then open http://{HOST}:{port}/ (Ctrl-C ends it)", err=True)
+    serve(names, port, workers=workers, seconds=seconds)
 
 
 @app.command("map")
@@ -221,7 +258,24 @@ def reproduce(
         typer.echo(f"{number:2}. {setting}: paper {paper}; measured {measured}; agrees: {agrees}")
 
 
-def make_report(text: str, pair: str | None, model: str, output: Path, probes: int | None, overwrite: bool) -> None:
+def check_port(host: str, port: int) -> None:
+    """Refuse a port before a model is loaded. Errors: InputError where it cannot be used."""
+    import socket
+
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            why = error.strerror or type(error).__name__
+            raise InputError(
+                f"serve: port {port} cannot be used", got=why, do="Name another one with --port."
+            ) from error
+
+
+def make_report(
+    text: str, pair: str | None, model: str, output: Path, probes: int | None, overwrite: bool, also: Sequence[str] = ()
+) -> None:
     """Trace, analyse, write; say where the file is."""
     from clearhead.explorer.data import payload
     from clearhead.explorer.findings import analyse
@@ -229,7 +283,7 @@ def make_report(text: str, pair: str | None, model: str, output: Path, probes: i
 
     loaded = load(model)
     say("trace and proof")
-    findings = analyse(loaded.trace(text, pair), probes=probes, progress=say)
+    findings = analyse(loaded.trace(text, pair), probes=probes, also=also, progress=say)
     say("writing the page")
     write_report(payload(findings), output, overwrite=overwrite)
     typer.echo(f"Wrote {output}")

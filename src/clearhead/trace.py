@@ -13,10 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from html import escape
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from clearhead import linalg
 from clearhead.errors import InputError, NotDefined, ProofError
+from clearhead.maps.html import facts_page, framed
 from clearhead.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -240,3 +242,24 @@ class Trace:
                     do="A decomposition would be wrong, so none is shown; please report the model and its versions.",
                 )
         return ran
+
+    def summary(self) -> dict[str, str]:
+        """What it is, in words: model, tokens, layers, proof, warnings."""
+        part = next(iter(self.parts.values()))
+        shapes = ", ".join(f"{name}: {len(one.layers)} layers" for name, one in self.parts.items())
+        lines = {
+            "model": str(self.model.origin.get("model", "")),
+            "tokens": str(len(part.queries)),
+            "parts": shapes,
+            "proof": f"{self.proof.kind}; largest relative error {self.proof.worst:.1e}, "
+            f"tolerance {self.proof.tolerance:.1e} ({self.precision})",
+        }
+        return lines | ({"warnings": "; ".join(self.warnings)} if self.warnings else {})
+
+    def _repr_html_(self) -> str:
+        facts = self.summary()
+        tokens = " ".join(f"<bdi>{escape(label)}</bdi>" for label in self.tokens.labels[:400])
+        more = "" if len(self.tokens) <= 400 else f" … {len(self.tokens) - 400} more"
+        return framed(
+            facts_page(facts, f"<p>{tokens}{more}</p>"), min(420, 22 * len(facts) + 90 + len(self.tokens.text) // 4)
+        )

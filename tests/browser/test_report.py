@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -13,119 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 import synthetic
+from oklab import oklab_colour
 
-from clearhead.explorer import data, report
+from clearhead.explorer import data, maps_told, report
 from clearhead.explorer.findings import Findings
 
-playwright = pytest.importorskip(
-    "playwright.sync_api", reason="playwright is not installed: the browser tests are left out"
-)
 pytestmark = pytest.mark.browser
-
 WIDE, NARROW = (1280, 900), (360, 740)
-
-
-@pytest.fixture(scope="module")
-def browser(chromium: str) -> Iterator[Any]:
-    with playwright.sync_playwright() as engine:
-        opened = engine.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield opened
-        opened.close()
-
-
-@dataclass
-class Opened:
-    """An open report, with everything that it said or asked for."""
-
-    page: Any
-    told: dict[str, Any]
-    said: list[str] = field(default_factory=list[str])
-    asked: list[str] = field(default_factory=list[str])
-
-    def pixel(self, view: str, query: int, key: int) -> tuple[int, ...]:
-        """Colour in the middle of a cell of a heat map."""
-        script = """([view, query, key, n]) => {
-            const canvas = document.querySelector(`[data-view="${view}"] canvas.base`);
-            const labels = canvas.dataset.room * devicePixelRatio, side = canvas.width - labels;
-            const at = (i) => Math.floor(labels + (i + 0.5) * side / n);
-            const copy = new OffscreenCanvas(1, 1).getContext("2d", {willReadFrequently: true});
-            copy.drawImage(canvas, at(key), at(query), 1, 1, 0, 0, 1, 1);
-            return [...copy.getImageData(0, 0, 1, 1).data];
-        }"""
-        return tuple(self.page.evaluate(script, [view, query, key, len(self.told["tokens"])]))
-
-    def choose(self, label: str, value: str) -> None:
-        self.page.locator(f"fieldset:has(legend:text-is('{label}')) label:has(input[value='{value}'])").click()
-
-    def select(self, layer: int, head: int) -> None:
-        """By the overview, and wait for the maps."""
-        cell = self.page.locator(f"[role=gridcell][aria-label^='layer {layer} head {head}:']")
-        cell.click()
-        where = re.compile(f"layer {layer}, head {head}$")
-        self.page.locator(".row-table h3").filter(has_text=where).wait_for()
-
-
-Open = Callable[..., Opened]
-
-
-@pytest.fixture
-def show(browser: Any, tmp_path: Path) -> Iterator[Open]:
-    """Open the report of findings; at the end nothing may have been said on the console or asked of any network."""
-    opened: list[Opened] = []
-
-    def open_report(
-        found: Findings | dict[str, Any], size: tuple[int, int] = WIDE, scheme: str = "light", wait: bool = True
-    ) -> Opened:
-        told = found if isinstance(found, dict) else data.payload(found)
-        path = report.write_report(told, tmp_path / f"{len(opened)}.html")
-        context = browser.new_context(viewport={"width": size[0], "height": size[1]}, color_scheme=scheme)
-        one = Opened(context.new_page(), told)
-        opened.append(one)
-        one.page.on("console", lambda message: one.said.append(message.text))
-        one.page.on("pageerror", lambda error: one.said.append(str(error)))
-        one.page.on("request", lambda request: one.asked.append(request.url))
-        one.page.goto(path.as_uri())
-        if wait:
-            one.page.locator("#clearhead[aria-busy=false]").wait_for()
-        return one
-
-    yield open_report
-    for one in opened:
-        assert one.said == []
-        assert [url for url in one.asked if url != one.page.url and not url.startswith("data:")] == []
-        one.page.context.close()
-
-
-@pytest.fixture(scope="module")
-def small() -> Findings:
-    return synthetic.findings(tokens=24, layers=4, heads=6, width=8)
-
-
-def oklab_colour(t: float) -> tuple[int, int, int]:
-    """The colour of a weight in the light theme, computed from the published OKLab matrices in numpy."""
-    ends = {"zero": (0.968, 0.003, 260), 1: (0.4, 0.15, 262), -1: (0.4, 0.12, 45)}
-
-    def lab(name: Any) -> np.ndarray:
-        lightness, chroma, hue = ends[name]
-        return np.array([lightness, chroma * np.cos(np.radians(hue)), chroma * np.sin(np.radians(hue))])
-
-    mixed = lab("zero") + abs(t) * (lab(1 if t >= 0 else -1) - lab("zero"))
-    cone = (
-        np.array([[1, 0.3963377774, 0.2158037573], [1, -0.1055613458, -0.0638541728], [1, -0.0894841775, -1.291485548]])
-        @ mixed
-    ) ** 3
-    to_linear = np.array(
-        [
-            [4.0767416621, -3.3077115913, 0.2309699292],
-            [-1.2684380046, 2.6097574011, -0.3413193965],
-            [-0.0041960863, -0.7034186147, 1.707614701],
-        ]
-    )
-    linear = to_linear @ cone
-    linear = np.clip(linear, 0, 1)
-    encoded = np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)
-    red, green, blue = np.rint(255 * encoded).astype(int).tolist()
-    return red, green, blue
+Open = Callable[..., Any]
 
 
 # ------------------------------------------------------------------------------------------------ what is shown
@@ -133,14 +27,14 @@ def oklab_colour(t: float) -> tuple[int, int, int]:
 
 def test_the_verdicts_come_first_and_in_full(show: Open, small: Findings) -> None:
     one = show(small)
-    sentences = one.page.locator(".verdict .sentence").all_text_contents()
+    sentences = one.page.locator("h1, .verdict .sentence").all_text_contents()
     assert sentences == [verdict["sentence"].replace("**", "") for verdict in one.told["verdicts"]]
-    assert one.page.locator(".verdict .note").all_text_contents() == [
+    assert one.page.locator(".lead-verdict .note, .verdict .note").all_text_contents() == [
         verdict["meaning"] for verdict in one.told["verdicts"]
     ]
     tops = [
         one.page.locator(selector).first.bounding_box()["y"]
-        for selector in (".verdict", ".maps", ".strip", ".charts", ".certificate")
+        for selector in ("h1", ".strip", ".verdict", ".maps", ".charts", ".scatter", ".certificate")
     ]
     assert tops == sorted(tops)
 
@@ -183,7 +77,7 @@ def test_pointing_shows_tokens_and_values(show: Open, small: Findings) -> None:
     cell = (box["width"] - room) / 24
     place = {"x": room + 7.5 * cell, "y": room + 9.5 * cell}
     canvas.hover(position=place)
-    text = one.page.locator(".readout").text_content()
+    text = one.page.locator(".maps ~ .readout").text_content()
     assert text.startswith("query 9 of → key 7 the")
     found = [float(part.replace("−", "-")) for part in re.findall(r"(?:raw|effective|null) (−?[\d.]+)", text)]
     raw, effective = small.raw.values[1, 2, 9, 7], small.effective.values[1, 2, 9, 7]
@@ -205,7 +99,7 @@ def test_the_row_table_lists_the_largest_weights(show: Open, small: Findings) ->
 
 
 def test_weights_that_the_file_rounds_to_0_are_not_ranked(show: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data, "FINE", 100)  # 8 bits a value
+    monkeypatch.setattr(maps_told, "FINE", 100)  # 8 bits a value
     found = synthetic.findings(tokens=24, sharp=6)
     one = show(found)
     one.select(0, 0)
@@ -225,8 +119,11 @@ def test_the_overview_shows_every_head(show: Open, small: Findings) -> None:
     assert one.page.locator("[role=gridcell][data-verdict=uncertain]").count() == 1
     shades = cells.evaluate_all("cells => cells.map(cell => getComputedStyle(cell).backgroundColor)")
     assert len(set(shades)) > 3
-    one.choose("Cells show", "rank")
-    assert set(cells.all_text_contents()) == {"8"}
+    one.choose("Cells show", "free")
+    assert set(cells.all_text_contents()) == {"15"}
+    one.choose("Cells show", "distance")
+    pairs = zip(small.raw.values.reshape(24, -1), small.effective.values.reshape(24, -1), strict=True)
+    assert cells.all_text_contents() == [f"{1 - np.corrcoef(*pair)[0, 1]:.2f}" for pair in pairs]
 
 
 def test_contributions_colour_the_text(show: Open, small: Findings) -> None:
@@ -243,19 +140,22 @@ def test_contributions_colour_the_text(show: Open, small: Findings) -> None:
         "all => all.map(b => getComputedStyle(b).backgroundColor.match(/\\d+/g).map(Number))"
     )
     for key in (0, 5, 6, 7, 20):
-        assert np.abs(np.array(shades[key]) - oklab_colour(row[key] / row.max())).max() <= 2
-    one.choose("Colour by", "null")
-    assert "looks in layer 3, head 0" in one.page.locator("#contributions ~ div h3").text_content()
+        assert np.abs(np.array(shades[key]) - oklab_colour(np.sqrt(row[key] / row.max()))).max() <= 2
+    one.page.get_by_label("Colour by").select_option("null")
+    one.page.locator("#text ~ div h3", has_text="in layer 3, head 0").wait_for()
 
 
 def test_curves_and_their_tables(show: Open, small: Findings) -> None:
     one = show(small)
-    assert one.page.locator(".curves").count() == 4
-    for chart, told in zip(one.page.locator(".curves").all(), one.told["depth"], strict=True):
+    charts = one.page.locator(".charts:not(.three) .curves")
+    for chart, told in zip(charts.all(), one.told["depth"], strict=True):
         assert chart.locator("path.line").count() == len(told["series"])
         assert chart.locator("circle").count() == sum(len(series["values"]) for series in told["series"])
         assert chart.locator("svg").bounding_box()["width"] > 200
-        assert chart.locator("tbody tr").count() == len(told["series"])
+        chart.get_by_role("button", name="Table").click()
+        names = chart.locator("th").all_text_contents()
+        assert names == ["layer", *(series["name"] for series in told["series"])]
+        assert chart.locator("tbody tr").count() == len(told["series"][0]["values"])
         heights = [
             float(y)
             for y in chart.locator(".series-0 circle").evaluate_all("all => all.map(c => c.getAttribute('cy'))")
@@ -290,12 +190,12 @@ def test_proof_methods_and_citations_are_there(show: Open, small: Findings) -> N
 
 
 def test_what_was_dropped_is_said(show: Open, small: Findings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data, "BUDGET", 16_000)
-    monkeypatch.setattr(data, "FINE", 8_000)
+    monkeypatch.setattr(maps_told, "BUDGET", 16_000)
+    monkeypatch.setattr(maps_told, "FINE", 8_000)
     one = show(small)
     assert "mean of the 6 heads" in one.page.locator(".notice").text_content()
     assert "mean of its 6 heads" in one.page.locator(".row-table h3").text_content()
-    monkeypatch.setattr(data, "BUDGET", 100)
+    monkeypatch.setattr(maps_told, "BUDGET", 100)
     two = show(small)
     assert "left out" in two.page.locator(".notice").text_content()
     assert two.page.locator(".maps").count() == 0
@@ -304,8 +204,8 @@ def test_what_was_dropped_is_said(show: Open, small: Findings, monkeypatch: pyte
 
 def test_without_contributions(show: Open) -> None:
     one = show(synthetic.findings(contribution=False))
-    assert one.page.locator("fieldset:has(legend:text-is('Colour by')) input").first.get_attribute("value") == "raw"
-    assert one.page.locator(".curves").count() == 2
+    assert one.page.get_by_label("Colour by").input_value() == "raw"
+    assert one.page.locator(".charts:not(.three) .curves").count() == 2
 
 
 # ------------------------------------------------------------------------------------------------ safe
@@ -428,7 +328,7 @@ def test_everything_by_keyboard(show: Open, small: Findings) -> None:
     one.page.locator("[data-view=raw] canvas.over").focus()
     keyboard.press("ArrowDown")
     keyboard.press("ArrowRight")
-    assert one.page.locator(".readout").text_content().startswith("query 2 river → key 3 bank")
+    assert one.page.locator(".maps ~ .readout").text_content().startswith("query 2 river → key 2 river")
     one.page.get_by_role("slider", name="Layer").focus()
     keyboard.press("ArrowLeft")
     assert selected() == "Layer 1, head 0"
@@ -456,7 +356,7 @@ def long() -> dict[str, Any]:
 def test_400_tokens_of_12_layers_and_heads(
     show: Open, long: dict[str, Any], tmp_path: Path, record_property: Any
 ) -> None:
-    assert long["attention"]["mean_of"] is None
+    assert [told["mean_of"] for told in long["maps"] if told["values"]] == [None] * 4
     paint: list[float] = []
     ready: list[float] = []
     for _ in range(3):

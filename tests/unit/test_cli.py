@@ -33,7 +33,7 @@ def clearhead(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 
 
 def test_there_are_commands() -> None:
-    assert set(COMMANDS) == {"report", "map", "methods", "demo", "compare"}
+    assert set(COMMANDS) == {"report", "serve", "map", "methods", "demo", "compare", "reproduce"}
 
 
 @pytest.mark.parametrize("name", ["", *COMMANDS])

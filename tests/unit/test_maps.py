@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import html
 import json
 import pickle
 import re
@@ -385,16 +386,23 @@ class Tags(HTMLParser):
         self.said += data
 
 
+def inside(shown: str) -> str:
+    """The page in the frame that a notebook is given: sandboxed, without the right to run anything."""
+    frame = re.fullmatch(r'<iframe srcdoc="([^"]*)" sandbox="" title="clearhead" style="[^"]*"></iframe>', shown)
+    assert frame
+    return html.unescape(frame[1])
+
+
 def test_html_escapes_tokens_and_brings_nothing_in() -> None:
     m = attention(at=tokens("<script>alert(1)</script>", "&amp;", '"q"', "'"))
-    page = Tags(m._repr_html_())
+    page = Tags(inside(m._repr_html_()).removeprefix('<!doctype html><meta charset="utf-8">'))
     assert not page.open
-    assert set(page.tags) == {"div", "table", "tr", "th", "td", "svg", "text", "image"}
+    assert set(page.tags) == {"style", "div", "table", "tr", "th", "td", "svg", "text", "image"}
     assert "<script>alert" in page.said  # as text, cut to 14 characters
     assert "&amp;" in page.said
     assert "layer 2 × head 3 × query 6 × key 6" in page.said
     assert "shown: layer 1, head 0 (counted from 0)" in page.said
-    one = m[0, 0, 0, 0]._repr_html_()
+    one = inside(m[0, 0, 0, 0]._repr_html_())
     assert "none (one number)" in one
     assert "<svg" not in one
 
@@ -405,7 +413,7 @@ def test_html_picture_has_one_pixel_a_value(tmp_path: Path) -> None:
     from matplotlib.image import imread
 
     m = Map(np.array([[0.0, 1.0], [0.5, 0.25]]), ("layer", "head"), tokens={}, unit="x", meta={})
-    picture = re.findall(r"base64,([^\"]+)", m._repr_html_())[0]
+    picture = re.findall(r"base64,([^\"]+)", inside(m._repr_html_()))[0]
     file = tmp_path / "a.png"
     file.write_bytes(base64.b64decode(picture))
     pixels = (imread(file) * 255).round().astype(int)

@@ -96,7 +96,8 @@ def test_the_readme_runs(root: Path, demo_model: object, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "CONTRIBUTING.md", "docs/index.md", "docs/how-to-read.md", "docs/methods.md"]
+    "page",
+    ["README.md", "CONTRIBUTING.md", "docs/index.md", "docs/how-to-read.md", "docs/methods.md", "docs/explorer.md"],
 )
 def test_links_lead_somewhere(root: Path, page: str) -> None:
     """Links and pictures inside the repository."""

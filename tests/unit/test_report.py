@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clearhead.errors import InputError
-from clearhead.explorer import charts, data, findings, report
+from clearhead.explorer import charts, data, findings, maps_told, report
 from clearhead.explorer.findings import Findings
 from clearhead.explorer.packing import magnitude, pack
 from clearhead.explorer.verdicts import percent, scientific, verdicts
@@ -163,14 +163,19 @@ def test_a_window_makes_no_claim_beyond_the_last_query() -> None:
 # ------------------------------------------------------------------------------------------------ the payload
 
 
+def values_of(told: dict[str, Any], key: str) -> Any:
+    """The packed values of a map of the payload."""
+    return next(one["values"] for one in told["maps"] if one["key"] == key)
+
+
 def test_the_payload_is_plain_json_and_holds_the_numbers() -> None:
     found = synthetic.findings(tokens=10)
     told = data.payload(found)
     assert json.loads(json.dumps(told, allow_nan=False)) == json.loads(report.data_in_page(told))
     for name, made in (("raw", found.raw), ("effective", found.effective)):
-        assert np.abs(unpacked(told["attention"][name]) - made.values).max() < 1e-4
+        assert np.abs(unpacked(values_of(told, name)) - made.values).max() < 1e-4
     assert found.contribution is not None
-    assert np.abs(unpacked(told["contribution"]["values"]) - found.contribution.values).max() < 1e-4
+    assert np.abs(unpacked(values_of(told, "contribution")) - found.contribution.values).max() < 1e-4
     assert told["overview"]["share"] == found.null_share.tolist()
     assert told["overview"]["verdict"][0][1] == "uncertain"
     assert told["certificate"]["columns"]["rank"] == found.certificate["rank"].tolist()
@@ -215,19 +220,19 @@ def test_groups_of_distances_that_a_short_text_lacks_are_absent() -> None:
 def test_detail_is_dropped_with_a_notice_where_it_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     found = synthetic.findings(tokens=24, layers=2, heads=6)
     whole = data.payload(found)
-    assert whole["attention"]["raw"]["bits"] == 16
-    monkeypatch.setattr(data, "FINE", 100)
-    assert data.payload(found)["attention"]["raw"]["bits"] == 8
-    monkeypatch.setattr(data, "BUDGET", 12_000)
+    assert values_of(whole, "raw")["bits"] == 16
+    monkeypatch.setattr(maps_told, "FINE", 100)
+    assert values_of(data.payload(found), "raw")["bits"] == 8
+    monkeypatch.setattr(maps_told, "BUDGET", 12_000)
     told = data.payload(found)
-    assert told["attention"]["mean_of"] == 6
+    assert told["maps"][1]["mean_of"] == 6
     assert "mean of the 6 heads" in told["notices"][0]
     mean = found.raw.values.mean(axis=1, keepdims=True)
-    half = np.asarray(told["attention"]["raw"]["largest"])[..., None, None] / 127 / 2
-    assert (np.abs(unpacked(told["attention"]["raw"]) - mean) <= half * (1 + 1e-9)).all()
-    monkeypatch.setattr(data, "BUDGET", 100)
+    half = np.asarray(values_of(told, "raw")["largest"])[..., None, None] / 127 / 2
+    assert (np.abs(unpacked(values_of(told, "raw")) - mean) <= half * (1 + 1e-9)).all()
+    monkeypatch.setattr(maps_told, "BUDGET", 100)
     told = data.payload(found)
-    assert told["attention"]["raw"] is None
+    assert values_of(told, "raw") is None
     assert "left out" in told["notices"][0]
     assert told["verdicts"] == whole["verdicts"]
 
@@ -237,7 +242,7 @@ def test_contributions_that_were_left_out_are_said() -> None:
         synthetic.findings(contribution=False), notices=("Contributions are left out: as asked (0 probes).",)
     )
     told = data.payload(found)
-    assert told["contribution"] is None
+    assert "contribution" not in {one["key"] for one in told["maps"]}
     assert told["notices"] == ["Contributions are left out: as asked (0 probes)."]
     assert [chart["title"] for chart in told["depth"]] == ["Attention without effect", "Identity"]
 
@@ -283,7 +288,9 @@ def hostile() -> str:
 
 def test_hostile_text_stays_data(hostile: str) -> None:
     page = Page(hostile)
-    assert [tag for tag, _ in page.elements].count("script") == 2
+    kinds = [a.get("type") for tag, a in page.elements if tag == "script"]
+    assert [kind for kind in kinds if kind != "text/plain"] == ["application/json", None]
+    assert re.fullmatch("[A-Za-z0-9+/=]*", page.inside["block-0"])
     assert not {"img", "iframe", "object", "form"} & {tag for tag, _ in page.elements}
     payload = page.inside["payload"]
     assert not re.search("[<>&]", payload)
@@ -300,7 +307,7 @@ def test_the_policy_allows_this_page_and_nothing_else(hostile: str) -> None:
     assert policy is not None
     rules = dict(part.split(" ", 1) for part in policy.split("; "))
     assert rules["default-src"] == "'none'"
-    for rule, text in (("script-src", page.inside["module"]), ("style-src", page.inside["style"])):
+    for rule, text in (("script-src", page.inside["script"]), ("style-src", page.inside["style"])):
         digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
         assert rules[rule] == f"'sha256-{digest}'"
     assert "unsafe" not in policy
@@ -322,13 +329,15 @@ def test_verdicts_can_be_read_without_javascript(hostile: str) -> None:
 
 def test_modules_are_bundled_after_those_that_they_import() -> None:
     folder = Path(report.__file__).parent / "static"
-    assert sorted(report.MODULES) == sorted(path.name for path in folder.glob("*.js"))
-    for position, name in enumerate(report.MODULES):
+    every = (*report.MODULES, *report.DOORS)
+    assert sorted(every) == sorted(path.name for path in folder.glob("*.js"))
+    for position, name in enumerate(every):
         text = (folder / name).read_text("utf-8")
         for imported in re.findall(r'from "\./([\w.]+)"', text):
             assert imported in report.MODULES[:position], f"{name} imports {imported}"
         assert text.count("import ") == len(re.findall(r"^import \{.*\} from", text, re.MULTILINE)), name
-    assert not re.search(r"^(import|export) ", report.script_of(), re.MULTILINE)
+    for door in report.DOORS:
+        assert not re.search(r"^(import|export) ", report.script_of(door), re.MULTILINE)
 
 
 def test_a_file_is_never_silently_replaced(tmp_path: Path) -> None:

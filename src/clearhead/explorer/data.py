@@ -1,11 +1,11 @@
 """What the page is told: the findings of one trace as one plain payload of JSON types, the same for every door.
 
-Exact figures (verdicts, certificate, curves) are numbers; the large maps are packed (`packing.py`) within a budget:
-16 bits a value, else 8, else the mean over heads in place of every head; the payload says so in `notices`.
+Exact figures (verdicts, certificate, curves) are numbers; the large maps are told by `maps_told.py`.
 """
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 import numpy as np
@@ -13,16 +13,16 @@ import numpy as np
 from clearhead import __version__
 from clearhead.explorer.charts import curves_of
 from clearhead.explorer.findings import Findings
-from clearhead.explorer.packing import Bits, magnitude, pack, text_size
+from clearhead.explorer.maps_told import told_maps
+from clearhead.explorer.packing import pack
+from clearhead.explorer.querykey import points
 from clearhead.explorer.verdicts import farthest, scientific, verdicts
-from clearhead.maps import Map
+from clearhead.maps import Table
 from clearhead.methods.registry import find
 from clearhead.tokens import Tokens
 
-BUDGET = 24_000_000
-"""Characters of packed arrays in a payload, so that a report stays under 25 MB."""
-FINE = 6_000_000
-"""Up to this size arrays are packed with 16 bits a value; beyond, with 8."""
+THUMB = 24
+"""Most pixels along a side of the small picture of a head."""
 CITE_BRUNNER = r"""
 @inproceedings{brunner2020identifiability,
   title = {On Identifiability in Transformers},
@@ -40,36 +40,42 @@ CITE_CLEARHEAD = f"""
 }}"""
 
 
-def payload(findings: Findings) -> dict[str, Any]:
-    """Everything that the page shows."""
+def payload(findings: Findings, *, remote: bool = False) -> dict[str, Any]:
+    """Everything that the page shows. `remote`: without the numbers of the large maps, which the page will ask for."""
     trace = findings.trace
     origin = dict(trace.model.origin)
     layers, heads, n, _ = findings.raw.values.shape
     notices = [*(f"Warning of the trace: {text}" for text in trace.warnings), *findings.notices]
-    contribution = None if findings.contribution is None else contribution_of(findings.contribution)
-    attention = attention_of(findings, BUDGET - packed_size(contribution), notices)
+    maps = told_maps(findings, notices, remote=remote)
     texts = [trace.tokens.text] + ([] if trace.tokens.pair is None else [trace.tokens.pair])
     line = f"{origin['model']} · {origin['family']} · {layers} layers of {heads} heads · {n} tokens · {origin['dtype']}"
     return {
         "text": texts,
         "tokens": tokens_of(trace.tokens),
+        "words": words_of(trace.tokens),
         "model": {"name": origin["model"], "line": line},
         "notices": notices,
         "verdicts": [{"sentence": one.sentence, "meaning": one.meaning} for one in verdicts(findings)],
         "start": start_of(findings),
         "overview": overview_of(findings),
-        "attention": attention,
-        "contribution": contribution,
+        "thumbs": thumbs_of(findings),
+        "visible": [
+            None if layer.visible.everything else {"start": layer.visible.start, "stop": layer.visible.stop}
+            for layer in trace.layers
+        ],
+        "maps": maps,
+        "nearest": None if findings.nearest is None else nearest_of(findings.nearest, n),
+        "points": points_of(findings),
         "depth": curves_of(findings),
         "certificate": certificate_of(findings),
         "proof": proof_of(findings),
         "methods": methods_of(findings),
         "origin": origin_of(findings),
         "cite": [
-            {"plain": "The software that made this report.", "bibtex": CITE_CLEARHEAD.strip()},
+            {"plain": "The software that made this page.", "bibtex": CITE_CLEARHEAD.strip()},
             {"plain": "Its methods: identifiability, Hidden Token Attribution.", "bibtex": CITE_BRUNNER.strip()},
         ],
-        "footer": f"Made by clearhead {__version__}. The page holds all that it shows and asks nothing of any network.",
+        "footer": f"Made by clearhead {__version__}. The page asks nothing of any other machine.",
     }
 
 
@@ -93,60 +99,57 @@ def tokens_of(tokens: Tokens) -> list[dict[str, Any]]:
     return shown
 
 
-def attention_of(findings: Findings, budget: int, notices: list[str]) -> dict[str, Any]:
-    """Raw and effective attention within a budget of characters: every head, else the mean over heads, else neither."""
-    raw, effective = findings.raw.values, findings.effective.values
-    heads = raw.shape[1]
-    visible = [
-        None if layer.visible.everything else {"start": layer.visible.start, "stop": layer.visible.stop}
-        for layer in findings.trace.layers
-    ]
-    both = pack_both(raw, effective, budget)
-    if both is not None:
-        return {"raw": both[0], "effective": both[1], "mean_of": None, "visible": visible}
-    size = f"{BUDGET / 1e6:.0f} MB"
-    both = pack_both(raw.mean(axis=1, keepdims=True), effective.mean(axis=1, keepdims=True), budget)
-    if both is not None:
-        notices.append(
-            f"The heat maps show the mean of the {heads} heads of a layer: every head would need more than {size}. "
-            "Verdicts, overview and certificate are of every head. The numbers of every head: `clearhead map`."
+def words_of(tokens: Tokens) -> list[dict[str, Any]]:
+    """The words as entries of their own (`Tokens.by_word`): how each is shown, and the share of each piece in it."""
+    entries, weights = tokens.by_word()
+    told = tokens_of(entries)
+    for row, one in enumerate(told):
+        own = slice(weights.indptr[row], weights.indptr[row + 1])
+        one["pieces"] = [
+            [int(piece), float(weight)] for piece, weight in zip(weights.indices[own], weights.data[own], strict=True)
+        ]
+        one["about"] = f"{one['shown']}: {len(one['pieces'])} pieces" if len(one["pieces"]) > 1 else one["shown"]
+    return told
+
+
+def thumbs_of(findings: Findings) -> dict[str, Any]:
+    """Small pictures of every head: raw and effective weights, the largest magnitude in each block, by row maximum."""
+    n = findings.raw.values.shape[-1]
+    side = min(n, THUMB)
+    edges = np.linspace(0, n, side + 1).astype(int)[:-1]
+    told: dict[str, Any] = {"side": side}
+    most = np.maximum(*(np.abs(one.values).max(axis=-1, keepdims=True) for one in (findings.raw, findings.effective)))
+    for name, one in (("raw", findings.raw), ("effective", findings.effective)):
+        signed = one.values / np.where(most > 0, most, 1)
+        high, low = (
+            function.reduceat(function.reduceat(signed, edges, axis=-1), edges, axis=-2)
+            for function in (np.maximum, np.minimum)
         )
-        return {"raw": both[0], "effective": both[1], "mean_of": heads, "visible": visible}
-    notices.append(f"The heat maps are left out: they would need more than {size}. The numbers: `clearhead map`.")
-    return {"raw": None, "effective": None, "mean_of": None, "visible": visible}
+        pooled = np.where(-low > high, low, high)
+        told[name] = base64.b64encode(np.rint(127 * pooled).astype(np.int8).tobytes()).decode("ascii")
+    return told
 
 
-def pack_both(raw: np.ndarray, effective: np.ndarray, budget: int) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """Both maps with the same bits and steps (where they are equal, their difference is 0); None where 8 bits need more
-    than the budget."""
-    largest = np.maximum(magnitude(raw), magnitude(effective))
-    attempts: tuple[tuple[Bits, int], ...] = ((16, min(FINE, budget)), (8, budget))
-    for bits, limit in attempts:
-        first = pack(raw, bits, largest=largest, limit=limit)
-        second = first and pack(effective, bits, largest=largest, limit=limit - text_size(first))
-        if first and second:
-            return first, second
-    return None
+def nearest_of(table: Table, n: int) -> list[list[int]]:
+    """[depth][token]: position of the token vector that is nearest to the state."""
+    return table["nearest"].reshape(-1, n).tolist()
 
 
-def contribution_of(contribution: Map) -> dict[str, Any]:
-    """Contributions and their standard errors."""
-    sentence = "How strongly each input token moves this token's state: Hidden Token Attribution, shares of 100 %."
-    if contribution.stderr is not None:
-        probes = contribution.meta["options"]["probes"]
-        sentence += f" Estimated from {probes} random probes a token; ± is the standard error."
-    else:
-        sentence += " Exact."
+def points_of(findings: Findings) -> dict[str, Any] | None:
+    """The joint query-key map of every head by PCA; None where the trace holds no queries."""
+    layers = findings.trace.layers
+    if any(layer.query is None or layer.key is None for layer in layers):
+        return None
+    found = [[points(layer, head) for head in range(findings.raw.values.shape[1])] for layer in layers]
+    at = np.array([[one.at.reshape(-1, 2) for one in row] for row in found])
+    norms = np.array([[one.norms for one in row] for row in found])
     return {
-        "lead": sentence,
-        "values": pack(contribution.values, 16, limit=FINE) or pack(contribution.values, 8),
-        "stderr": None if contribution.stderr is None else pack(contribution.stderr, 8),
+        "at": pack(at, 16),
+        "norms": pack(norms, 8),
+        "scale": [[one.scale for one in row] for row in found],
+        "agreement": [[one.agreement for one in row] for row in found],
+        "kept": [[one.kept for one in row] for row in found],
     }
-
-
-def packed_size(contribution: dict[str, Any] | None) -> int:
-    """Characters that the contributions take."""
-    return sum(text_size(one) for one in (contribution or {}).values() if isinstance(one, dict))
 
 
 def start_of(findings: Findings) -> dict[str, int]:
@@ -161,14 +164,15 @@ def start_of(findings: Findings) -> dict[str, int]:
 
 
 def overview_of(findings: Findings) -> dict[str, Any]:
-    """The certificate as grids [layer][head], with the null-space share of each head."""
+    """The certificate as grids [layer][head], with the null-space share and the distance of each head."""
     table, shape = findings.certificate, findings.null_share.shape
     order = np.lexsort((table["head"], table["layer"]))
     if len(table) != shape[0] * shape[1]:
         raise ValueError(f"the certificate has {len(table)} lines for {shape[0]} layers of {shape[1]} heads")
     columns = ("verdict", "rank", "keys", "d_v", "nullity", "nullity_row_sum")
     grids = {name: table[name][order].reshape(shape).tolist() for name in columns}
-    return {"share": findings.null_share.tolist(), **grids}
+    distance = [[None if np.isnan(one) else one for one in row] for row in findings.distance.tolist()]
+    return {"share": findings.null_share.tolist(), "distance": distance, **grids}
 
 
 def certificate_of(findings: Findings) -> dict[str, Any]:
@@ -214,7 +218,13 @@ def methods_of(findings: Findings) -> list[dict[str, str]]:
     """Every method that the page shows, with its summary, paper and options."""
     options: dict[str, dict[str, Any]] = {
         one.meta["method"]: one.meta["options"]
-        for one in (findings.effective, findings.certificate, findings.naive, findings.contribution)
+        for one in (
+            findings.effective,
+            findings.certificate,
+            findings.naive,
+            findings.contribution,
+            *findings.extra.values(),
+        )
         if one is not None
     }
     if findings.moved:

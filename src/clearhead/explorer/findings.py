@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from clearhead.explorer.catalogue import check_pickable
 from clearhead.methods.registry import find
 
 if TYPE_CHECKING:
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
     from clearhead.trace import Trace
 
 WORK = 5e10
-"""What the contributions of a report may cost, as probes * tokens^2 * layers * width^2: about 40 s on one core."""
+"""What the contributions of a report may cost, as probes * tokens^2 * layers * (width^2 + 5 * heads * tokens): about
+40 s on one core."""
 PATIENCE = 10
 """How many times `WORK` two probes may cost; beyond, contributions are left out unless asked for."""
 
@@ -37,11 +39,30 @@ class Findings:
     """Rows that were to be examined for `moved`; fewer were where the time ran out."""
     notices: tuple[str, ...] = ()
     """What was left out, and why."""
+    nearest: Table | None = None
+    """`token_identifiability_naive` of each depth and token."""
+    extra: Mapping[str, Map] = field(default_factory=dict[str, "Map"])
+    """Further maps that the page can show, by method."""
 
     @property
     def null_share(self) -> np.ndarray:
         """||A - A_eff||^2 / ||A||^2 of each [layer, head], over its queries and keys."""
         return share(squares(self.raw.values - self.effective.values), squares(self.raw.values))
+
+    @property
+    def distance(self) -> np.ndarray:
+        """1 - r of each [layer, head]: r the correlation of raw and effective weights over all pairs that may be seen;
+        NaN where either is the same everywhere."""
+        layers, heads = self.raw.values.shape[:2]
+        found = np.empty((layers, heads))
+        for index, layer in enumerate(self.trace.layers):
+            seen = None if layer.visible.everything else layer.visible.mask().numpy()
+            for head in range(heads):
+                pair = self.raw.values[index, head], self.effective.values[index, head]
+                found[index, head] = 1 - correlation(
+                    *(values.ravel() if seen is None else values[seen] for values in pair)
+                )
+        return found
 
     @property
     def total_null_share(self) -> float:
@@ -54,6 +75,13 @@ def squares(values: np.ndarray) -> np.ndarray:
     return np.einsum("...qk,...qk->...", values, values, dtype=np.float64)
 
 
+def correlation(one: np.ndarray, other: np.ndarray) -> float:
+    """Pearson's r in float64; NaN where either side is constant."""
+    a, b = (np.asarray(values, np.float64) - values.mean(dtype=np.float64) for values in (one, other))
+    size = np.sqrt((a @ a) * (b @ b))
+    return float(a @ b / size) if size > 0 else float("nan")
+
+
 def share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
     """part / whole; 0 where the whole is 0 (a row whose whole weight went to a sink)."""
     return np.divide(part, whole, out=np.zeros_like(part), where=whole > 0)
@@ -63,7 +91,9 @@ def probes_for(trace: Trace) -> int:
     """Probes a token for the contributions of a report: 16 where `WORK` allows, fewer for longer texts and larger
     models, never fewer than the 2 that an error needs; 0 where those would cost more than `PATIENCE` times `WORK`."""
     depths, tokens, width = trace.hidden.shape
-    one = tokens**2 * (depths - 1) * width**2
+    heads = len(trace.layers[0].head_output)
+    # The matrix products of a layer, and what its attention maps cost beside them (5: measured on long texts).
+    one = tokens**2 * (depths - 1) * (width**2 + 5 * heads * tokens)
     return 0 if 2 * one > PATIENCE * WORK else max(2, min(16, width, int(WORK // one)))
 
 
@@ -73,13 +103,17 @@ def analyse(
     probes: int | None = None,
     seed: int = 0,
     seconds: float = 30.0,
+    also: Sequence[str] = (),
     progress: Callable[[str], None] = lambda step: None,
 ) -> Findings:
     """Apply the methods of the report to a trace.
 
     `probes`: for the contributions; None for `probes_for`, 0 to leave them out. `seconds`: after which no further row
-    is examined for how far it can move (at least one is). Errors: those of the methods.
+    is examined for how far it can move (at least one is). `also`: further methods that `check_pickable` allows.
+    Errors: those of the methods.
     """
+    for name in also:
+        check_pickable(name)
     progress("effective attention")
     raw, effective = call("effective_attention", trace, part="raw"), call("effective_attention", trace)
     certificate = call("attention_identifiability", trace)
@@ -89,6 +123,11 @@ def analyse(
         progress(f"contributions, from {used} probes a token")
         contribution = call("hidden_token_attribution", trace, probes=used, seed=seed)
     naive = call("token_identifiability_naive", trace)
+    nearest = call("token_identifiability_naive", trace, per_token=True)
+    extra: dict[str, Map] = {}
+    for name in also:
+        progress(name)
+        extra[name] = call(name, trace)
     rows = rows_to_move(raw.values, effective.values, certificate)
     if rows:
         progress(f"how far attention can move with the same output, in {len(rows)} rows")
@@ -102,7 +141,9 @@ def analyse(
         "as asked (0 probes)" if probes == 0 else "this text and model would take very long (--probes 2 computes them)"
     )
     notices = () if used else (f"Contributions are left out: {why}.",)
-    return Findings(trace, raw, effective, certificate, naive, contribution, tuple(moved), len(rows), notices)
+    return Findings(
+        trace, raw, effective, certificate, naive, contribution, tuple(moved), len(rows), notices, nearest, extra
+    )
 
 
 def call(name: str, trace: Trace, **options: Any) -> Any:

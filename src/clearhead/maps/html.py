@@ -1,10 +1,14 @@
-"""A Map in a notebook: a summary and a small picture, without any script, style sheet or network."""
+"""A Map or a Trace in a notebook: a summary and a small picture, without any script or network.
+
+Each stands in a frame of its own (`framed`), so that neither the notebook's styles reach in nor ours out.
+"""
 
 from __future__ import annotations
 
 import struct
 import zlib
 from base64 import b64encode
+from collections.abc import Mapping
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -19,21 +23,39 @@ SEQUENTIAL = ((247, 251, 255), (107, 174, 214), (8, 48, 107))
 DIVERGING = ((178, 24, 43), (247, 247, 247), (33, 102, 172))
 MOST_LABELS = 40
 CELL, MARGIN = 14, 90
+STYLE = (
+    ":root{color-scheme:light dark}body{font:13px/1.45 system-ui,sans-serif;margin:8px;overflow-wrap:anywhere}"
+    "table{border-collapse:collapse;margin:0 0 .5em}th{text-align:left;padding:0 1em 0 0;font-weight:400;opacity:.7}"
+    "td{text-align:left}bdi{border-radius:4px;background:#8882;padding:0 3px;margin:0 1px}"
+)
+
+
+def framed(page: str, height: int, *, scripts: bool = False) -> str:
+    """A page inside another one: a sandboxed frame of a height in pixels, which may run its scripts or not."""
+    rights = "allow-scripts allow-downloads" if scripts else ""
+    return (
+        f'<iframe srcdoc="{escape(page)}" sandbox="{rights}" title="clearhead" '
+        f'style="width:100%;height:{height}px;border:0"></iframe>'
+    )
+
+
+def facts_page(facts: Mapping[str, str], below: str = "") -> str:
+    """A small page: facts as a table, and HTML below them."""
+    rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(line)}</td></tr>" for name, line in facts.items())
+    return f'<!doctype html><meta charset="utf-8"><style>{STYLE}</style><table>{rows}</table>{below}'
 
 
 def html(m: Map) -> str:
     """The summary, and a heat map of the last layer and first head (said so) of the two last axes."""
-    rows = "".join(
-        f'<tr><th style="text-align:left;padding:0 1em 0 0">{escape(name)}</th><td style="text-align:left">'
-        f"{escape(line)}</td></tr>"
-        for name, line in m.summary().items()
-    )
-    return f'<div><table style="border-collapse:collapse;margin:0 0 .5em">{rows}</table>{_picture(m)}</div>'
+    facts = m.summary()
+    picture, height = _picture(m)
+    return framed(facts_page(facts, picture), height + 22 * len(facts) + 40)
 
 
-def _picture(m: Map) -> str:
+def _picture(m: Map) -> tuple[str, int]:
+    """(SVG with its caption, its height in pixels); nothing for a Map of fewer than two axes."""
     if len(m.dims) < 2:
-        return ""
+        return "", 0
     first = {dim: -1 if dim == "layer" else 0 for dim in m.dims[:-2]}
     part = m.sel(**first)
     caption = f"shown: {in_words(part.meta['selected'])} (counted from 0)" if first else ""
@@ -55,7 +77,7 @@ def _picture(m: Map) -> str:
     ]
     bottom = y + tall + MARGIN
     legend = _image(colours(np.linspace(0, 1, 64)[None], anchors), x, bottom, 160, 10)
-    return (
+    drawn = (
         (f"<div>{escape(caption)}</div>" if caption else "")
         + f'<svg role="img" aria-label="{escape(part.dims[0])} by {escape(part.dims[1])}" font-size="10" '
         f'font-family="sans-serif" fill="currentColor" width="{x + max(wide, 240)}" height="{bottom + 28}">'
@@ -66,6 +88,7 @@ def _picture(m: Map) -> str:
         f'<text x="{x + 160}" y="{bottom + 22}" text-anchor="end">{high:.3g}</text>'
         f'<text x="{x + 168}" y="{bottom + 9}">{escape(m.unit)}</text></svg>'
     )
+    return drawn, bottom + 28 + 22
 
 
 def _labels(part: Map, axis: int) -> list[str]:

@@ -3,7 +3,7 @@
 
 const TYPES = { 8: Int8Array, 16: Int16Array };
 
-function bytesOf(base64) {
+export function bytesOf(base64) {
   if (Uint8Array.fromBase64) return Uint8Array.fromBase64(base64);
   return Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
 }
@@ -13,45 +13,34 @@ async function inflate(base64) {
   return new Response(stream).arrayBuffer();
 }
 
-/** One block of a packed array: all of a layer. `codes` has shape packed.shape without its first axis. */
-export class Block {
-  constructor(codes, packed, layer) {
-    this.codes = codes;
-    this.size = packed.shape.at(-1);
-    this.cells = packed.shape.at(-2) * this.size;
-    this.largest = [packed.largest[layer]].flat();
-    this.levels = packed.levels;
-  }
-
-  /** The codes of one head (or of the layer, where there are no heads), row by row. */
-  head(head) {
-    return this.codes.subarray(head * this.cells, (head + 1) * this.cells);
-  }
-
-  step(head) {
-    return this.largest[head] / this.levels;
-  }
-
-  value(head, row, column) {
-    return this.codes[head * this.cells + row * this.size + column] * this.step(head);
-  }
-}
-
-/** A packed array whose layers are unpacked when asked for, each once. */
+/** A packed array whose layers are unpacked when asked for, each once. `text` gives the base64 of what stands in
+ * packed.blocks (the text itself, or where it is). */
 export class Layers {
-  constructor(packed) {
+  constructor(packed, text = (block) => block) {
     this.packed = packed;
+    this.text = text;
     this.blocks = new Map();
+    this.rows = packed.shape.at(-2);
+    this.columns = packed.shape.at(-1);
   }
 
-  get(layer) {
+  /** The integer codes of a layer, all heads. */
+  layer(layer) {
     if (!this.blocks.has(layer)) this.blocks.set(layer, this.#unpack(layer));
     return this.blocks.get(layer);
   }
 
   async #unpack(layer) {
     const type = TYPES[this.packed.bits];
-    return new Block(new type(await inflate(this.packed.blocks[layer])), this.packed, layer);
+    return new type(await inflate(await this.text(this.packed.blocks[layer])));
+  }
+
+  /** {codes, step, largest} of one head (of the layer, where there are no heads). */
+  async head(layer, head) {
+    const codes = await this.layer(layer);
+    const cells = this.rows * this.columns;
+    const largest = [this.packed.largest[layer]].flat()[head];
+    return { codes: codes.subarray(head * cells, (head + 1) * cells), step: largest / this.packed.levels, largest };
   }
 
   get largest() {

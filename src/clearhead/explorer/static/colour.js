@@ -62,6 +62,13 @@ export function squareRoot(t) {
   return t < 0 ? -Math.sqrt(-t) : Math.sqrt(t);
 }
 
+/** How strong a value is to be shown, -1..1, of a largest one. */
+export function strength(value, most, axis) {
+  if (!(most > 0)) return 0;
+  const t = Math.max(-1, Math.min(1, value / most));
+  return axis === "root" ? squareRoot(t) : t;
+}
+
 /** A CSS gradient of the ramp from t = from to t = to. */
 export function gradient(from, to, theme, share = false) {
   const stops = Array.from({ length: 17 }, (_, i) => css(colour(from + ((to - from) * i) / 16, theme, share)));

@@ -1,4 +1,4 @@
-// Line charts in SVG: one curve per series over the layers, named at its end, with the figures as a table below.
+// Line charts in SVG: one curve per series over the layers, named at its end.
 
 import { h, s, onWidth } from "./dom.js";
 
@@ -66,35 +66,10 @@ function draw(chart, width) {
   return svg;
 }
 
-function table(chart) {
-  const layers = chart.series[0].values.map((_, i) => i);
-  return h(
-    "details",
-    {},
-    h("summary", {}, "Figures as a table"),
-    h(
-      "div",
-      { class: "scroll", tabindex: 0, role: "region", "aria-label": `${chart.title}, figures` },
-      h(
-        "table",
-        {},
-        h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "layer"), layers.map((l) => h("th", { scope: "col" }, l)))),
-        h(
-          "tbody",
-          {},
-          chart.series.map((one) =>
-            h("tr", {}, h("th", { scope: "row" }, one.name), one.values.map((v) => h("td", {}, chart.format(v, true)))),
-          ),
-        ),
-      ),
-    ),
-  );
-}
-
 /** {title, note, series: [{name, values, low?, high?}], format(value, exact), axis, ordered, top (else that of the data), from_zero} -> figure element. */
 export function curves(chart) {
   const plot = h("div", { class: "plot" });
   onWidth(plot, (width) => plot.replaceChildren(draw(chart, width)));
-  const caption = h("figcaption", {}, h("h3", {}, chart.title), h("p", { class: "note" }, chart.note));
-  return h("figure", { class: "curves" }, caption, plot, table(chart));
+  const caption = h("figcaption", {}, h("h3", {}, chart.title), chart.note ? h("p", { class: "note" }, chart.note) : "");
+  return h("figure", { class: "curves" }, caption, plot);
 }

@@ -2,6 +2,7 @@
 // Where the map has more cells than the canvas has pixels, a pixel shows the cell of largest magnitude in it.
 
 import { pixels } from "./colour.js";
+import { escaped } from "./exports.js";
 import { h, onWidth } from "./dom.js";
 
 const LABEL_ROOM = 76;
@@ -32,7 +33,16 @@ export class Matrix {
     onWidth(this.element, (width) => this.#resize(width));
   }
 
+  /** Other entries along both axes (words for pieces ...). */
+  setTokens(tokens) {
+    if (tokens === this.tokens) return;
+    this.tokens = tokens;
+    this.last = null;
+    if (this.width) this.#resize(this.width);
+  }
+
   #resize(width) {
+    this.width = width;
     const n = this.tokens.length;
     this.room = (width - LABEL_ROOM) / n >= LABEL_CELL ? LABEL_ROOM : 0;
     this.side = Math.min(width - this.room, this.room ? n * 34 : Infinity);
@@ -55,10 +65,13 @@ export class Matrix {
     return query >= 0 && query < n && key >= 0 && key < n ? [query, key] : [null, null];
   }
 
-  /** value(i) gives t in -1..1 of cell i = query * n + key; visible(query, key) says whether the mask lets it be seen. */
-  draw(value, visible, theme) {
-    this.last = [value, visible, theme];
-    if (!this.side) return;
+  /** `values` row by row, each row's full colour at `most[query]`, by "root" or "linear"; visible(query, key) says
+   * whether the mask lets a cell be seen (null: all). */
+  draw(values, most, axis, visible, theme) {
+    this.last = [values, most, axis, visible, theme];
+    if (!this.side) return; // drawn when it is first laid out
+    if (theme !== this.theme) this.ink = getComputedStyle(this.element).color;
+    this.theme = theme;
     const n = this.tokens.length;
     const side = Math.min(n, Math.floor(this.side * this.ratio));
     const image = new ImageData(side, side);
@@ -66,10 +79,13 @@ export class Matrix {
     const table = pixels(theme);
     const pooled = side < n ? new Float32Array(side * side).fill(NaN) : null;
     const place = Int32Array.from({ length: n }, (_, i) => Math.floor((i * side) / n));
+    const root = axis === "root";
     for (let query = 0, i = 0; query < n; query++) {
+      const scale = 1 / (most[query] || 1);
       for (let key = 0; key < n; key++, i++) {
         if (visible && !visible(query, key)) continue;
-        const t = Math.max(-1, Math.min(1, value(i)));
+        let t = Math.max(-1, Math.min(1, values[i] * scale));
+        if (root) t = t < 0 ? -Math.sqrt(-t) : Math.sqrt(t);
         const pixel = place[query] * side + place[key];
         if (pooled) {
           if (Math.abs(t) <= Math.abs(pooled[pixel])) continue;
@@ -82,8 +98,10 @@ export class Matrix {
   }
 
   #paint(image, side) {
-    const small = new OffscreenCanvas(side, side);
+    const small = document.createElement("canvas");
+    small.width = small.height = side;
     small.getContext("2d").putImageData(image, 0, 0);
+    this.small = small;
     const context = this.base.getContext("2d");
     context.clearRect(0, 0, this.base.width, this.base.height);
     context.imageSmoothingEnabled = false;
@@ -124,9 +142,10 @@ export class Matrix {
     const context = this.over.getContext("2d");
     const size = this.side / this.tokens.length;
     context.clearRect(0, 0, this.over.width, this.over.height);
+    if (query < 0) return;
     context.save();
     context.scale(this.ratio, this.ratio);
-    context.strokeStyle = context.fillStyle = getComputedStyle(this.element).getPropertyValue("color");
+    context.strokeStyle = context.fillStyle = this.ink ?? "gray";
     const top = this.room + query * size;
     context.lineWidth = 1;
     context.strokeRect(this.room + 0.5, Math.floor(top) + 0.5, this.side - 1, Math.max(2, Math.round(size) - 1));
@@ -138,6 +157,28 @@ export class Matrix {
     }
     context.restore();
   }
+}
+
+/** Heat maps side by side as one SVG: [{name, matrix}], each with its labels as text. */
+export function svgOfMatrices(maps, paper, ink, font) {
+  const gap = 24;
+  const top = 26;
+  let x = 0;
+  const parts = maps.map(({ name, matrix }) => {
+    const { room, side, small, tokens } = matrix;
+    const size = side / tokens.length;
+    const labels = room ? tokens.map((token, i) => {
+      const text = escaped(token.shown.length > 12 ? `${token.shown.slice(0, 11)}…` : token.shown);
+      const centre = room + (i + 0.5) * size;
+      return `<text x="${room - 6}" y="${centre + 4}" text-anchor="end">${text}</text><text transform="translate(${centre + 4} ${room - 6}) rotate(-90)">${text}</text>`;
+    }).join("") : "";
+    const image = `<image x="${room}" y="${room}" width="${side}" height="${side}" preserveAspectRatio="none" style="image-rendering:pixelated" href="${small.toDataURL()}"/>`;
+    const group = `<g transform="translate(${x} 0)"><text y="14" font-size="14" font-weight="600">${escaped(name)}</text><g transform="translate(0 ${top})">${image}${labels}</g></g>`;
+    x += room + side + gap;
+    return group;
+  });
+  const height = top + Math.max(...maps.map(({ matrix }) => matrix.extent));
+  return `<svg xmlns="http://www.w3.org/2000/svg" width="${x - gap}" height="${height}" viewBox="0 0 ${x - gap} ${height}" font-family="${escaped(font)}" font-size="11" fill="${ink}"><rect width="100%" height="100%" fill="${paper}"/>${parts.join("")}</svg>`;
 }
 
 function clipped(context, text, width) {

@@ -40,7 +40,7 @@ export function certificate(payload, store) {
   show();
   store.watch(["layer", "head"], mark);
   return [
-    h("div", { class: "scroll tall", tabindex: 0, role: "region", "aria-label": "Certificate of every head" },
+    h("div", { class: "scroll tall", tabindex: 0, role: "region", "aria-label": "A line for every head" },
       h("table", { class: "certificate" }, h("thead", {}, h("tr", {}, headers)), body)),
     h("details", {}, h("summary", {}, "What the columns mean"),
       h("dl", { class: "meanings" }, names.map((name) => [h("dt", {}, name), h("dd", {}, about[name] ?? "")]))),

@@ -1,95 +1,176 @@
-// The text with its tokens coloured by what the selected token takes from each of them.
+// The text with its tokens coloured by what the selected token takes from each of them: by one method, by two side by
+// side, or by the three truths (raw attention, effective attention, contribution).
 
-import { colour, css, gradient, inkOn } from "./colour.js";
-import { choice, figure, h, percent, tokenText } from "./dom.js";
-import { headValues, placeOf, visibility, VIEWS } from "./attention.js";
+import { colour, css, gradient, inkOn, strength } from "./colour.js";
+import { figure, h, percent, tokenText } from "./dom.js";
+import { svgOfButtons } from "./exports.js";
+import { Progress, takeaway } from "./figures.js";
+import { methodPicker, placeOf, visibility } from "./picker.js";
 
-function tokenButtons(tokens, store) {
-  return tokens.map((token, i) =>
-    h("button", {
-      type: "button", tabindex: -1, class: token.origin === "template" ? "tok special" : "tok", title: token.about,
-      "aria-label": `token ${i}: ${token.shown}`,
-      onclick: () => store.set({ query: i }),
-    }, h("bdi", { dir: "auto" }, token.shown)),
-  );
+const TOP = 6;
+
+/** A value of a map in words: a share in per cent, else with the decimals that its rounding allows. */
+export function spoken(entry, value, step) {
+  return entry.share ? percent(value, 1) : figure(value, step);
 }
 
-/** What the selected token takes from every token by the chosen quantity: {value(key), error(key)|null, step, hidden}. */
-async function sources(page, by, { layer, head, query }) {
-  const n = page.payload.tokens.length;
-  if (by === "contribution") {
-    const [block, error] = await Promise.all([page.contribution.get(layer), page.stderr?.get(layer)]);
-    return {
-      value: (key) => block.value(0, query, key), step: block.step(0),
-      error: error ? (key) => error.value(0, query, key) : null,
-    };
+/** One strip of tokens, coloured by one map. */
+class Strip {
+  constructor(page, store) {
+    Object.assign(this, { page, store });
+    this.title = h("h3", {});
+    this.legend = h("div", { class: "legend" });
+    this.list = h("ol", { class: "top" });
+    this.progress = new Progress();
+    this.box = h("div", { class: "strip", role: "group", "aria-label": "Tokens of the text; left and right move the token, up and down the layer", onkeydown: (event) => this.#key(event) });
+    this.take = takeaway("Text", {
+      columns: () => this.#columns(),
+      svg: () => svgOfButtons(this.box, this.buttons),
+      name: () => `text ${this.key} layer ${store.state.layer} token ${store.state.query}`,
+    });
+    this.element = h("div", { class: "reading" }, this.title, this.progress.element, this.box, this.legend, this.list, this.take.element);
   }
-  const values = await headValues(page, layer, head);
-  return { value: (key) => values[by](query * n + key), step: values.step, error: null };
+
+  #key(event) {
+    const { entries } = this.page.lens;
+    const step = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }[event.key];
+    const layers = { ArrowUp: -1, ArrowDown: 1 }[event.key];
+    if (!step && !layers) return;
+    event.preventDefault();
+    if (layers) return this.store.move({ layer: layers });
+    const from = this.page.lens.entryOf(this.store.state.query);
+    const to = Math.max(0, Math.min(entries.length - 1, (from < 0 ? 0 : from) + step));
+    this.store.set({ query: entries[to].pieces[0][0] });
+    this.buttons[to].focus();
+  }
+
+  #build() {
+    const { entries } = this.page.lens;
+    this.lens = this.page.lens;
+    this.buttons = entries.map((one, i) =>
+      h("button", {
+        type: "button", tabindex: -1, class: one.origin === "template" ? "tok special" : "tok", title: one.about,
+        "aria-label": `token ${i}: ${one.shown}`,
+        onclick: () => this.store.set({ query: one.pieces[0][0] }),
+      }, h("bdi", { dir: "auto" }, one.shown)));
+    this.box.replaceChildren(...this.buttons.flatMap((button, i) => [entries[i].space ? " " : "", entries[i].breaks ? h("br") : "", button]));
+  }
+
+  async show(key) {
+    const { page, store } = this;
+    this.key = key;
+    const asked = { ...store.state };
+    const lens = page.lens;
+    const started = performance.now();
+    const stale = () => this.key !== key || page.lens !== lens || ["layer", "head", "query"].some((name) => store.state[name] !== asked[name]);
+    if (this.lens !== lens) this.#build();
+    let cells, error;
+    try {
+      const source = await page.door.source(key, this.progress.show);
+      [cells, error] = await Promise.all([source.cells(asked.layer, asked.head), source.error(asked.layer, asked.head)]);
+    } catch (failure) {
+      if (!stale()) this.#blank(failure);
+      return;
+    }
+    if (stale()) return;
+    this.progress.done();
+    page.told(key);
+    const at = (of) => (query, k) => of.at(query * lens.n + k);
+    this.cells = cells;
+    this.values = lens.row(at(cells), asked.query);
+    this.errors = error && lens.row(at(error), asked.query);
+    this.lost = lens.lost(at(cells), asked.query);
+    this.paint();
+    performance.measure("clearhead:text", { start: started });
+    page.drawn("text");
+  }
+
+  #blank(failure) {
+    this.progress.fail(failure);
+    this.values = null;
+    this.title.replaceChildren(this.page.entry(this.key)?.title ?? this.key);
+    this.legend.replaceChildren();
+    this.list.replaceChildren();
+    for (const button of this.buttons) button.style.backgroundColor = button.style.color = "";
+  }
+
+  paint() {
+    if (!this.values || this.lens !== this.page.lens) return;
+    const { values, cells, store, lens } = this;
+    const entry = this.page.entry(this.key);
+    const { layer, query, scale, axis } = store.state;
+    const theme = store.theme();
+    const own = values.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
+    const most = { row: own, head: lens.plain ? cells.largest : own, all: this.page.largestOf([this.key]) }[scale];
+    const mask = lens.visible(entry.heads ? visibility(this.page.payload, layer) : null);
+    const row = lens.entryOf(query);
+    this.buttons.forEach((button, i) => {
+      const rgb = colour(strength(values[i], most, axis), theme);
+      button.style.backgroundColor = css(rgb);
+      button.style.color = inkOn(rgb);
+      button.classList.toggle("hidden-key", Boolean(mask && row >= 0 && !mask(row, i)));
+      button.setAttribute("aria-pressed", i === row);
+      button.tabIndex = i === Math.max(0, row) ? 0 : -1;
+    });
+    const token = tokenText(row < 0 ? this.page.payload.tokens[query] : lens.entries[row]);
+    this.title.replaceChildren(entry.title, h("span", { class: "where" }, entry.share ? " of the text to " : " of ", token, ` ${placeOf(entry, store.state)}`));
+    this.#explain(entry, most, theme, scale);
+    this.#rank(entry);
+    this.take.refresh();
+  }
+
+  #explain(entry, most, theme, scale) {
+    const low = this.values.some((value) => value < 0) ? -1 : 0;
+    const bar = h("span", { class: "ramp" });
+    bar.style.backgroundImage = gradient(low, 1, theme);
+    const words = { row: "this token's largest", head: this.lens.plain ? "the largest of all tokens here" : "this token's largest", all: "the largest of all layers" }[scale];
+    const step = most / 100;
+    this.legend.replaceChildren(
+      h("span", { class: "scale" }, low ? spoken(entry, low * most, step) : "0", bar, spoken(entry, most, step)),
+      h("span", {}, `strongest colour: ${words}${this.store.state.axis === "root" ? ", square-root scale" : ""}`),
+      this.lens.dropped.length ? h("span", {}, `dropped special tokens hold ${spoken(entry, this.lost, step)}`) : "",
+    );
+  }
+
+  #rank(entry) {
+    const { values, errors, lens } = this;
+    const order = Array.from(values, (_, i) => i).sort((a, b) => Math.abs(values[b]) - Math.abs(values[a]) || a - b);
+    this.list.replaceChildren(...order.slice(0, TOP).map((i) => {
+      const error = errors ? h("span", { class: "note" }, ` ± ${spoken(entry, errors[i], 1e-3)}`) : "";
+      return h("li", {}, h("span", { class: "index" }, i), tokenText(lens.entries[i]), h("b", {}, spoken(entry, values[i], this.cells.step)), error);
+    }));
+  }
+
+  #columns() {
+    const { entries } = this.page.lens;
+    const columns = { position: entries.map((_, i) => i), token: entries.map((one) => one.shown), [`${this.page.entry(this.key).title} (${this.page.entry(this.key).unit})`]: Array.from(this.values ?? []) };
+    return this.errors ? { ...columns, "standard error": Array.from(this.errors) } : columns;
+  }
 }
 
 export function colouredText(page, store) {
-  const { payload } = page;
-  const tokens = payload.tokens;
-  const buttons = tokenButtons(tokens, store);
-  const title = h("h3", {});
-  const legend = h("div", { class: "legend" });
-  const list = h("ol", { class: "top" });
-  const available = {};
-  if (page.contribution) available.contribution = "contribution";
-  if (page.raw) for (const view of Object.keys(VIEWS)) available[view] = { raw: "raw attention", effective: "effective", null: "null space" }[view];
-  let by = Object.keys(available)[0];
-
-  async function show() {
-    const { layer, head, query } = store.state;
-    const started = performance.now();
-    const chosen = by;
-    const from = await sources(page, chosen, store.state);
-    if (store.state.layer !== layer || store.state.head !== head || store.state.query !== query || by !== chosen) return;
-    const theme = store.theme();
-    const seen = chosen !== "contribution" && visibility(payload, layer);
-    const values = tokens.map((_, key) => from.value(key));
-    const most = Math.max(...values.map(Math.abs), 1e-12);
-    buttons.forEach((button, key) => {
-      const rgb = colour(values[key] / most, theme);
-      button.style.backgroundColor = css(rgb);
-      button.style.color = inkOn(rgb);
-      button.classList.toggle("hidden-key", Boolean(seen && !seen(query, key)));
-      button.setAttribute("aria-pressed", key === query);
-      button.tabIndex = key === query ? 0 : -1;
+  const strips = [0, 1, 2].map(() => new Strip(page, store));
+  const box = h("div", { class: "readings" }, strips.map((one) => one.element));
+  const truths = ["raw", "effective", "contribution"];
+  const keys = () => {
+    const { by, compare } = store.state;
+    if (compare === "truths") return truths.filter((key) => page.entry(key)); // contributions may be left out
+    return compare && compare !== by ? [by, compare] : [by];
+  };
+  const show = () => {
+    const shown = keys();
+    box.dataset.count = shown.length;
+    strips.forEach((strip, i) => {
+      strip.element.hidden = i >= shown.length;
+      if (i < shown.length) strip.show(shown[i]);
     });
-    const where = chosen === "contribution" ? `after layer ${layer}` : `in ${placeOf(payload, layer, head)}`;
-    title.replaceChildren(chosen === "contribution" ? "What made token " : "Where token ", `${query} `, tokenText(tokens[query]),
-      chosen === "contribution" ? ` ${where}` : ` looks ${where}`);
-    explain(theme, values, most, chosen);
-    const order = values.map((_, key) => key).sort((a, b) => Math.abs(values[b]) - Math.abs(values[a]) || a - b);
-    list.replaceChildren(...order.slice(0, 6).map((key) => {
-      const number = chosen === "contribution" ? percent(values[key], 1) : figure(values[key], from.step);
-      const error = from.error ? h("span", { class: "note" }, ` ± ${percent(from.error(key), 1)}`) : "";
-      return h("li", {}, h("span", { class: "index" }, key), tokenText(tokens[key]), h("b", {}, number), error);
-    }));
-    performance.measure("clearhead:text", { start: started });
-  }
-
-  function explain(theme, values, most, chosen) {
-    const low = Math.min(...values) < 0 ? -1 : 0;
-    const bar = h("span", { class: "ramp" });
-    bar.style.backgroundImage = gradient(low, 1, theme);
-    const text = (v) => (chosen === "contribution" ? percent(v, 1) : v.toFixed(3).replace("-", "−"));
-    legend.replaceChildren(h("span", { class: "scale" }, text(low * most), bar, text(most)), h("span", {}, "strongest colour: this token's largest; framed: the token itself"));
-  }
-
-  store.watch(["layer", "head", "query", "theme"], show);
-  const strip = h("div", {
-    class: "strip", role: "group", "aria-label": "Tokens of the text; arrow keys move",
-    onkeydown: (event) => {
-      const step = { ArrowLeft: -1, ArrowRight: 1, Home: -tokens.length, End: tokens.length }[event.key];
-      if (!step) return;
-      event.preventDefault();
-      store.move({ query: step });
-      buttons[store.state.query].focus();
-    },
-  }, buttons.map((button, i) => [tokens[i].space ? " " : "", tokens[i].breaks ? h("br") : "", button]));
-  const pick = choice("Colour by", available, by, (value) => { by = value; show(); });
-  return h("div", {}, h("div", { class: "controls" }, pick), title, strip, legend, list);
+  };
+  store.watch(["layer", "head", "query", "by", "compare"], show);
+  store.watch(["theme", "scale", "axis"], () => strips.forEach((strip) => strip.element.hidden || strip.paint()));
+  page.onLens(show);
+  const by = methodPicker("Colour by", page.payload, store, "by");
+  const and = methodPicker("Beside it", page.payload, store, "compare", [["", "nothing"], ["truths", "the three truths"]]);
+  store.watch(["compare"], ({ compare }) => (by.element.hidden = compare === "truths"));
+  page.onTold(() => [by, and].forEach((one) => one.refill()));
+  return h("div", {}, h("div", { class: "controls" }, by.element, and.element), box);
 }
