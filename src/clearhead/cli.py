@@ -228,6 +228,7 @@ def reproduce(
         bool, typer.Option("--quick", help="On the sentences that come with clearhead, in minutes.")
     ] = False,
     max_examples: Annotated[int | None, typer.Option("--max-examples", help="Most pairs, and most texts.")] = None,
+    max_texts: Annotated[int, typer.Option("--max-texts", help="Most texts, spread over their lengths.")] = 300,
     probes: Annotated[str, typer.Option("--probes", help="Kinds of probe, parted by commas.")] = "naive,linear,mlp",
     layers: Annotated[str | None, typer.Option("--layers", help="Layers of the probes, from 1: 1,6,12.")] = None,
     folds: Annotated[int | None, typer.Option("--folds", help="Cross-validation instead of one split.")] = None,
@@ -248,7 +249,7 @@ def reproduce(
     kinds: Any = tuple(item.strip() for item in probes.split(","))
     chosen = None if layers is None else tuple(int(item) for item in layers.split(","))
     plan = study.Plan(
-        model, pairs, texts, max_examples=max_examples, probes=kinds, layers=chosen, folds=folds, long=long, seed=seed,
+        model, pairs, texts, max_examples=max_examples, max_texts=max_texts, probes=kinds, layers=chosen, folds=folds, long=long, seed=seed,
         hta_examples=hta_examples, hta_probes=hta_probes,
     )  # fmt: skip
     effects = study.reproduce(study.quick(plan) if quick else plan, output, say=typer.echo)
