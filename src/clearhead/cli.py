@@ -249,8 +249,8 @@ def reproduce(
     kinds: Any = tuple(item.strip() for item in probes.split(","))
     chosen = None if layers is None else tuple(int(item) for item in layers.split(","))
     plan = study.Plan(
-        model, pairs, texts, max_examples=max_examples, max_texts=max_texts, probes=kinds, layers=chosen, folds=folds, long=long, seed=seed,
-        hta_examples=hta_examples, hta_probes=hta_probes,
+        model, pairs, texts, max_examples=max_examples, max_texts=max_texts, hta_examples=hta_examples,
+        hta_probes=hta_probes, probes=kinds, layers=chosen, folds=folds, long=long, seed=seed,
     )  # fmt: skip
     effects = study.reproduce(study.quick(plan) if quick else plan, output, say=typer.echo)
     for number, setting, paper, measured, agrees in zip(
