@@ -59,11 +59,25 @@ def short_texts_identifiable(r: Results) -> Verdict:
 
 
 def separator_peak_removed(r: Results) -> Verdict:
-    raw, effective = (r.attention.mean_attention(kind, "separator") for kind in ("raw", "effective"))
-    if raw is None or effective is None:
+    found = {which: peak_of(r, which) for which in ("separator", "start")}
+    if found["separator"] is None:
         return NOT_MEASURED
-    peak = int(raw.argmax())
-    return f"layer {peak + 1}: {raw[peak]:.3f} raw, {effective[peak]:.3f} effective", effective[peak] < raw[peak] / 2
+    spelled = [
+        f"{which}, layer {peak[0] + 1}: {peak[1]:.3f} raw, {peak[2]:.3f} effective"
+        for which, peak in found.items()
+        if peak is not None
+    ]
+    _, raw, effective = found["separator"]
+    return "; ".join(spelled), bool(effective < raw / 2)
+
+
+def peak_of(r: Results, which: str) -> tuple[int, float, float] | None:
+    """(layer, raw, effective) where raw attention to a type of token is highest."""
+    raw, effective = (r.attention.mean_attention(kind, which) for kind in ("raw", "effective"))
+    if raw is None or effective is None:
+        return None
+    layer = int(raw.argmax())
+    return layer, float(raw[layer]), float(effective[layer])
 
 
 def own_contribution_falls(r: Results) -> Verdict:
