@@ -97,7 +97,11 @@ def test_the_readme_runs(root: Path, demo_model: object, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize(
     "page",
-    ["README.md", "CONTRIBUTING.md", "docs/index.md", "docs/how-to-read.md", "docs/methods.md", "docs/explorer.md"],
+    [
+        "README.md",
+        "CONTRIBUTING.md",
+        *(f"docs/{name}.md" for name in ("index", "how-to-read", "methods", "explorer", "faithfulness", "reproduce")),
+    ],
 )
 def test_links_lead_somewhere(root: Path, page: str) -> None:
     """Links and pictures inside the repository."""

@@ -52,7 +52,7 @@ def kept(path: Path, compute: Callable[[], Arrays]) -> Arrays:
     arrays = compute()
     buffer = io.BytesIO()
     np.savez(buffer, **dict[str, Any](arrays))
-    with whole_file(path) as file:
+    with whole_file(path, overwrite=True) as file:
         file.write(buffer.getvalue())
     return arrays
 
