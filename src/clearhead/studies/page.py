@@ -29,6 +29,7 @@ th { color: var(--soft); font-weight: 500; white-space: nowrap } td.yes { color:
 td.yes, td.no, td.not { font-weight: 600; white-space: nowrap }
 .figures { display: grid; gap: 1.25rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr)) }
 figure { margin: 0; padding: .75rem; border-radius: 8px; background: #fff; border: 1px solid var(--line) }
+figure.wide { grid-column: 1 / -1 }
 figure svg { width: 100%; height: auto; display: block }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .25rem 1.25rem; font-size: .9rem }
 dt { color: var(--soft) }
@@ -93,4 +94,6 @@ def figure(name: str, svg: str) -> str:
     for prefix in ('id="', "url(#", 'href="#'):
         inner = inner.replace(prefix, f"{prefix}{name}-")
     label = name.replace("_", " ")
-    return f'<figure role="img" aria-label="{label}">{inner}</figure>'
+    width, height = (float(number) for number in inner.split('viewBox="0 0 ')[1].split('"')[0].split())
+    wide = ' class="wide"' if width > 2 * height else ""
+    return f'<figure role="img" aria-label="{label}"{wide}>{inner}</figure>'
