@@ -1,7 +1,7 @@
 """A linear cosine probe on pairs of sentences: ours against the plain loop, Adam from a random start.
 
-Each trains until it has the validation rate that ours keeps (the plain loop at most `EPOCHS` epochs; batches of 256), at
-the published learning rate 1e-4 and at ten times that. The demo model, one thread. Limit: 8 n d^2 flops an epoch
+Each trains until it has the validation rate that ours keeps (the plain loop at most `EPOCHS` epochs; batches of 256),
+at the published learning rate 1e-4 and at ten times that. The demo model, one thread. Limit: 8 n d^2 flops an epoch
 (whitening, forward, two products backward). Data: ../shared where it is there, else the sentences of clearhead.
 """
 
