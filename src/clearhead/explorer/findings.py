@@ -92,7 +92,7 @@ def probes_for(trace: Trace) -> int:
     models, never fewer than the 2 that an error needs; 0 where those would cost more than `PATIENCE` times `WORK`."""
     depths, tokens, width = trace.hidden.shape
     heads = len(trace.layers[0].head_output)
-    # The matrix products of a layer, and what its attention maps cost beside them (5: measured on long texts).
+    # The matrix products of a layer, and what its attention maps cost beside them (5: an estimate).
     one = tokens**2 * (depths - 1) * (width**2 + 5 * heads * tokens)
     return 0 if 2 * one > PATIENCE * WORK else max(2, min(16, width, int(WORK // one)))
 

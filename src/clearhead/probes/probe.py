@@ -7,7 +7,7 @@ hidden layer, GELU) from Glorot's initialisation; both are trained with Adam, on
 
 - "distance", as published: the distance between prediction and wanted vector, 1 - cos or squared Euclidean;
 - "nearest": the cross-entropy of choosing the wanted vector among all vectors of the text, with probabilities that fall
-  with the same distance. It trains what the rate measures, and recovers more.
+  with the same distance. It trains what the rate measures, and recovers more in deep layers.
 """
 
 from __future__ import annotations
