@@ -108,8 +108,8 @@ def token_identifiability(
     and a token is recovered where g_l(state) is nearest to its own vector among the vectors of the same text. `probe`:
     "naive" (the state itself), "linear" or "mlp" (`hidden` units, `dropout`); `distance`: "cosine" or "l2", of loss and
     search alike; `loss`: "distance", the published one, or "nearest", which trains the choice among the vectors of the
-    text, better in deep layers (`clearhead.probes.probe` says how). `texts`: strings, or pairs as tuples. `embedding`: the
-    vectors as the first block reads them ("output") or as the embedding normalisation does ("sum").
+    text, better in deep layers (`clearhead.probes.probe` says how). `texts`: strings, or pairs as tuples. `embedding`:
+    the vectors as the first block reads them ("output") or as the embedding normalisation does ("sum").
 
     Examples, not tokens, are split into training, validation (which chooses the epoch) and test; with `folds=k` each is
     tested once. Candidates are kept apart by position; identical ones (models without absolute positions) are one, and
