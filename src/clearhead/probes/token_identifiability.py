@@ -95,7 +95,7 @@ def token_identifiability(
     seed: int = 0,
     hidden: int = 1000,
     dropout: float = 0.0,
-    epochs: int = 100,
+    epochs: int = 10,
     patience: int = 5,
     shuffled: bool = False,
     long: Literal["error", "skip"] = "error",

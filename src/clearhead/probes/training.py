@@ -137,7 +137,10 @@ class Learner:
         """One pass over the training tokens in random order, then the validation rate."""
         begun = time.perf_counter()
         random = self.random(len(self.rates))
-        for batch in self.batches(random):
+        batches = self.batches(random)
+        for number, batch in enumerate(batches):
+            passed = (len(self.rates) - 1 + number / len(batches)) / self.recipe.epochs
+            self.optimiser.param_groups[0]["lr"] = self.recipe.learning_rate * (1 - passed)
             self.optimiser.zero_grad(set_to_none=True)
             self.loss(batch, random).backward()
             self.optimiser.step()

@@ -54,7 +54,7 @@ class Plan:
     probes: tuple[Kind, ...] = KINDS
     layers: tuple[int, ...] | None = None
     folds: int | None = None
-    epochs: int = 100
+    epochs: int = 10
     long: str = "error"
     seed: int = 0
     notes: tuple[str, ...] = ()
@@ -65,7 +65,7 @@ def quick(plan: Plan) -> Plan:
     note = "A quick run: few sentences, so wide intervals."
     most = plan.max_examples or 45
     hta = plan.hta_examples or 10
-    return replace(plan, quick=True, max_examples=most, max_texts=60, hta_examples=hta, epochs=30, notes=(note,))
+    return replace(plan, quick=True, max_examples=most, max_texts=60, hta_examples=hta, notes=(note,))
 
 
 def reproduce(plan: Plan, folder: str | Path, *, say: Callable[[str], None] = print) -> Table:
@@ -263,7 +263,7 @@ def estimate(
         block = block @ block.T @ block / block.numel()
     rate = 20 * 4 * 256 * 256 * model.width / (time.perf_counter() - begun)
     epoch = 0.7 * len(pairs) * tokens * 2 * model.width**2 * 4 / rate * (plan.folds or 1) * len(depths)
-    epochs = {"naive": 0, "linear": 3 * 12, "mlp": 2 * 40 * 1000 / model.width * 2}
+    epochs = {"naive": 0, "linear": 1.5 * plan.epochs, "mlp": 2 * plan.epochs * 1000 / model.width}
     parts = {
         "attention": 4 * trace * len(texts),
         "tracing": trace * len(pairs),
