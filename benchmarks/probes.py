@@ -1,8 +1,9 @@
 """A linear cosine probe on pairs of sentences: ours against the plain loop, Adam from a random start.
 
 Ours with all its epochs and the test; the plain loop until it has the validation rate that ours keeps (at most
-`EPOCHS` epochs; batches of 256), at the published learning rate 1e-4 and at ten times that. The demo model, one thread.
-Limit: 6 n d^2 flops an epoch (whitening, forward, gradient of the weights). Data: ../shared where it is there, else the sentences of clearhead.
+`EPOCHS` epochs; batches of 256), at the published learning rate 1e-4 and at ten times that. The demo model, one
+thread. Limit: 6 n d^2 flops an epoch (whitening, forward, gradient of the weights). Data: ../shared where it is there,
+else the sentences of clearhead.
 """
 
 from __future__ import annotations
