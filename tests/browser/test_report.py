@@ -353,6 +353,22 @@ def long() -> dict[str, Any]:
     return data.payload(synthetic.findings(tokens=400, layers=12, heads=12, width=64, sharp=6))
 
 
+HOVERS = """async () => {
+    const canvas = document.querySelector("[data-view=raw] canvas.over");
+    const box = canvas.getBoundingClientRect();
+    const spent = [];
+    for (let step = 0; step < 40; step++) {
+        const at = { clientX: box.x + (box.width * (step + 5)) / 50, clientY: box.y + (box.height * (step + 5)) / 50 };
+        const begun = performance.now();
+        canvas.dispatchEvent(new PointerEvent("pointermove", { bubbles: true, ...at }));
+        await new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve)));
+        spent.push(performance.now() - begun);
+    }
+    return spent.sort((a, b) => a - b)[20];
+}"""
+"""Median milliseconds from a move of the pointer over a heat map to the end of the next frame."""
+
+
 def test_400_tokens_of_12_layers_and_heads(
     show: Open, long: dict[str, Any], tmp_path: Path, record_property: Any
 ) -> None:
@@ -374,10 +390,12 @@ def test_400_tokens_of_12_layers_and_heads(
     )
     switch = median(duration for name, duration in spent if name == "clearhead:head")
     text = median(duration for name, duration in spent if name == "clearhead:text")
-    measured = {"paint": min(paint), "ready": min(ready), "head": switch, "text": text, "bytes": size}
+    hover = one.page.evaluate(HOVERS)
+    measured = {"paint": min(paint), "ready": min(ready), "head": switch, "text": text, "hover": hover, "bytes": size}
     record_property("milliseconds", json.dumps(measured))
-    # The aims are 1 s and 50 ms; the slack of 2 is for a processor shared with other programs.
-    assert min(paint) < 2000
+    # The aims are 1 s and 50 ms; the slack of 2 for 50 ms is for a processor shared with other programs.
+    assert min(paint) < 1000
     assert min(ready) < 5000
     assert switch < 100
     assert text < 100
+    assert hover < 100

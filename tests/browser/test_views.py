@@ -21,6 +21,7 @@ from clearhead.methods.registry import methods
 
 pytestmark = pytest.mark.browser
 Open = Callable[..., Any]
+WIDE, NARROW = (1280, 900), (360, 740)
 SEVERE = ("critical", "serious", "moderate")
 
 
@@ -381,12 +382,14 @@ def test_every_control_is_reached_by_tab(show: Open, small: Findings) -> None:
 # ------------------------------------------------------------------------------------------------ for everyone
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("case", ["all", "hostile"])
-def test_axe_finds_nothing(show: Open, small: Findings, scheme: str, case: str) -> None:
+@pytest.mark.parametrize(
+    ("case", "scheme", "size"),
+    [("all", "light", WIDE), ("all", "dark", WIDE), ("all", "dark", NARROW), ("hostile", "light", NARROW)],
+)
+def test_axe_finds_nothing(show: Open, small: Findings, case: str, scheme: str, size: tuple[int, int]) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
     one = show(
-        small if case == "all" else synthetic.findings(words=synthetic.HOSTILE), scheme=scheme, link="#compare=truths"
+        small if case == "all" else synthetic.findings(words=synthetic.HOSTILE), size, scheme, link="#compare=truths"
     )
     for label in (".token-depth", ".query-key"):
         one.page.locator(label).scroll_into_view_if_needed()
