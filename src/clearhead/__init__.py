@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from clearhead.explorer.notebook import explore, report
     from clearhead.faithfulness.compare import compare
     from clearhead.faithfulness.result import Comparison
-    from clearhead.faithfulness.target import Goal, SimilarTo
     from clearhead.maps import Map, Table
     from clearhead.methods.alti import alti
+    from clearhead.methods.attention_attribution import attention_attribution, attribution_tree, head_importance
     from clearhead.methods.attention_flow import attention_flow
     from clearhead.methods.attention_identifiability import attention_identifiability
     from clearhead.methods.attention_rollout import attention_rollout
@@ -33,9 +33,13 @@ if TYPE_CHECKING:
     from clearhead.methods.effective_attention_summary import effective_attention_summary
     from clearhead.methods.farthest_attention import farthest_attention
     from clearhead.methods.globenc import globenc
+    from clearhead.methods.gradient_norm import gradient_norm
     from clearhead.methods.hidden_token_attribution import hidden_token_attribution
     from clearhead.methods.identifiable_interval import identifiable_interval
+    from clearhead.methods.input_x_gradient import input_x_gradient
+    from clearhead.methods.integrated_gradients import integrated_gradients
     from clearhead.methods.mixing_ratio import mixing_ratio
+    from clearhead.methods.relevance import relevance
     from clearhead.methods.residual_norms import residual_norms
     from clearhead.methods.token_identifiability_naive import token_identifiability_naive
     from clearhead.methods.value_zeroing import value_zeroing
@@ -43,6 +47,7 @@ if TYPE_CHECKING:
     from clearhead.models.load import load
     from clearhead.models.model import Model
     from clearhead.probes import TokenIdentifiability, token_identifiability
+    from clearhead.target import Goal, SimilarTo
     from clearhead.tokens import Tokens
     from clearhead.trace import Trace
 
@@ -59,10 +64,12 @@ __all__ = [
     "Tokens",
     "Trace",
     "alti",
+    "attention_attribution",
     "attention_flow",
     "attention_identifiability",
     "attention_rollout",
     "attention_shapley",
+    "attribution_tree",
     "compare",
     "decompx",
     "effective_attention",
@@ -71,10 +78,15 @@ __all__ = [
     "explore",
     "farthest_attention",
     "globenc",
+    "gradient_norm",
+    "head_importance",
     "hidden_token_attribution",
     "identifiable_interval",
+    "input_x_gradient",
+    "integrated_gradients",
     "load",
     "mixing_ratio",
+    "relevance",
     "report",
     "residual_norms",
     "token_identifiability",
@@ -85,8 +97,8 @@ __all__ = [
 
 _HOME = {
     "Comparison": "clearhead.faithfulness.result",
-    "Goal": "clearhead.faithfulness.target",
-    "SimilarTo": "clearhead.faithfulness.target",
+    "Goal": "clearhead.target",
+    "SimilarTo": "clearhead.target",
     "compare": "clearhead.faithfulness.compare",
     "Map": "clearhead.maps",
     "Model": "clearhead.models.model",
@@ -114,6 +126,13 @@ _HOME = {
     "attention_flow": "clearhead.methods.attention_flow",
     "attention_rollout": "clearhead.methods.attention_rollout",
     "attention_shapley": "clearhead.methods.attention_shapley",
+    "gradient_norm": "clearhead.methods.gradient_norm",
+    "input_x_gradient": "clearhead.methods.input_x_gradient",
+    "integrated_gradients": "clearhead.methods.integrated_gradients",
+    "attention_attribution": "clearhead.methods.attention_attribution",
+    "relevance": "clearhead.methods.relevance",
+    "head_importance": "clearhead.methods.attention_attribution",
+    "attribution_tree": "clearhead.methods.attention_attribution",
     "value_zeroing": "clearhead.methods.value_zeroing",
 }
 

@@ -41,6 +41,15 @@ TextArgument = Annotated[
 ]
 PairOption = Annotated[str | None, typer.Option("--pair", help="A second text, for models that read pairs.")]
 ModelOption = Annotated[str, typer.Option("--model", "-m", help='A hub id, a folder, a .gguf file, or "demo".')]
+TargetOption = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        metavar="TARGET",
+        help="What is explained: class:1 (or its label), next:' Paris' (one token, or its id) or similar:TEXT "
+        "[default: the class or next token that the model finds most likely].",
+    ),
+]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace the output file where it exists.")]
 WithOption = Annotated[
     list[str] | None,
@@ -78,6 +87,7 @@ def report(
     output: Annotated[Path, typer.Option("--output", "-o", help="The HTML file to write.")] = Path("report.html"),
     probes: ProbesOption = None,
     also: WithOption = None,
+    target: TargetOption = None,
     overwrite: OverwriteOption = False,
 ) -> None:
     """Write a report about a text: one HTML file that opens in any browser, without a network."""
@@ -86,7 +96,7 @@ def report(
     check_output(output, overwrite, (".html", ".htm"))
     further = [check_pickable(name).name for name in also or []]
     words, second = read_text(text), None if pair is None else read_text(pair)
-    make_report(words, second, model, output, probes, overwrite, further)
+    make_report(words, second, model, output, probes, overwrite, further, target)
 
 
 @app.command()
@@ -129,6 +139,7 @@ def map_(
         list[str] | None,
         typer.Option("--option", metavar="NAME=VALUE", help="An option of the method; may be repeated."),
     ] = None,
+    target: TargetOption = None,
     overwrite: OverwriteOption = False,
 ) -> None:
     """Apply one method to a text and save its numbers."""
@@ -137,7 +148,7 @@ def map_(
     from clearhead.methods.registry import find
 
     chosen = find(method)
-    given = engine.parse_options(chosen, option or [])
+    given = engine.parse_options(chosen, [*(option or []), *([] if target is None else [f"target={target}"])])
     check_output(output, overwrite, SUFFIXES[chosen.returns])
     words, second = read_text(text), None if pair is None else read_text(pair)
     loaded = load(model)
@@ -154,10 +165,7 @@ def compare(
     method: Annotated[
         list[str] | None, typer.Option("--method", help="A method; may be repeated [default: all].")
     ] = None,
-    target: Annotated[
-        int | None, typer.Option("--target", help="A class or next token by number [default: the most likely].")
-    ] = None,
-    similar_to: Annotated[str | None, typer.Option("--similar-to", help="Explain the similarity to this text.")] = None,
+    target: TargetOption = None,
     removal: Annotated[str, typer.Option("--removal", help="How tokens are removed: delete, mask or mean.")] = "delete",
     seed: Annotated[int, typer.Option("--seed", help="Of random baselines and intervals.")] = 0,
     quick: Annotated[
@@ -167,19 +175,16 @@ def compare(
 ) -> None:
     """Compare methods by how well they predict what the model does without the tokens they name."""
     check_output(output, overwrite, (".html", ".htm", ".parquet", ".csv", ".json"))
-    if target is not None and similar_to is not None:
-        raise InputError("compare: target", got="--target and --similar-to", allowed="one of them")
     lines = [line for line in read_text(texts).splitlines() if line.strip()]
     loaded = load(model)
     from clearhead.faithfulness.compare import compare as run
-    from clearhead.faithfulness.target import SimilarTo
 
     say(f"{len(lines)} texts")
     found = run(
         loaded,
         lines,
         method or "all",
-        target=target if similar_to is None else SimilarTo(similar_to),
+        target=target if target is None or not target.isdecimal() else int(target),
         removal=removal,  # pyright: ignore[reportArgumentType]
         seed=seed,
         exact_hta=not quick,
@@ -275,7 +280,14 @@ def check_port(host: str, port: int) -> None:
 
 
 def make_report(
-    text: str, pair: str | None, model: str, output: Path, probes: int | None, overwrite: bool, also: Sequence[str] = ()
+    text: str,
+    pair: str | None,
+    model: str,
+    output: Path,
+    probes: int | None,
+    overwrite: bool,
+    also: Sequence[str] = (),
+    target: str | None = None,
 ) -> None:
     """Trace, analyse, write; say where the file is."""
     from clearhead.explorer.data import payload
@@ -284,7 +296,7 @@ def make_report(
 
     loaded = load(model)
     say("trace and proof")
-    findings = analyse(loaded.trace(text, pair), probes=probes, also=also, progress=say)
+    findings = analyse(loaded.trace(text, pair), probes=probes, also=also, target=target, progress=say)
     say("writing the page")
     write_report(payload(findings), output, overwrite=overwrite)
     typer.echo(f"Wrote {output}")

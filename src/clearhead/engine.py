@@ -74,7 +74,7 @@ def parse(what: str, text: str, kind: Any) -> Any:
 
     Errors: InputError with what is allowed.
     """
-    for alternative in alternatives(kind):
+    for alternative in sorted(alternatives(kind), key=lambda one: one is not type(None)):  # "none" is no text
         if alternative is type(None) and text.lower() == "none":
             return None
         if alternative is bool and text.lower() in ("true", "false"):
@@ -101,9 +101,11 @@ def alternatives(kind: Any) -> tuple[Any, ...]:
 
 
 def spell(kind: Any) -> str:
-    """A type in words: "int, none", "'frobenius', 'spectral'", "true, false"."""
+    """A type in words: "int, none", "'frobenius', 'spectral'", "true, false"; what cannot be spelled is left out."""
     words: list[str] = []
     for alternative in alternatives(kind):
+        if get_origin(alternative) is not Literal and alternative not in (int, float, str, bool, type(None)):
+            continue
         if get_origin(alternative) is Literal:
             words += [str(value) for value in get_args(alternative)]
         else:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from clearhead.linalg.block import Block, Head, Replay
+    from clearhead.target import Goal, Target
 
 Capture = Literal["full", "outputs"]
 Embedding = Literal["output", "sum"]
@@ -71,6 +72,24 @@ class Runner(Protocol):
     def from_embedding(self, trace: Trace, embedding: Embedding) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         """(x, f): the token vectors x [query, width] where they enter the model, and the differentiable function
         f(x) = hidden states [layer, query, width] after every block. f admits forward and reverse mode and `vmap`."""
+        ...
+
+    def goal(self, trace: Trace, target: Target, *, logit: bool = False) -> Goal:
+        """A target made ready for the text of a trace, with the untouched model's own number as its `value`.
+
+        A class or token is its probability, or its logit. Errors: InputError; NotDefined without such a head.
+        """
+        ...
+
+    def outcome(
+        self, trace: Trace, goal: Goal, depth: int, of: Literal["states", "attention"] = "states"
+    ) -> Callable[[Tensor], Tensor]:
+        """F(x) -> the goal's number [batch], differentiable: the model from block `depth` on (L: its end).
+
+        x: what that block reads [batch, token, width], or of="attention", what stands in place of its own weights
+        [batch, head, query, key]. Errors: NotDefined where the trace recorded no attention; ProofError where the
+        trace's own x does not give `goal.value`.
+        """
         ...
 
 

@@ -317,8 +317,8 @@ def test_alti_row_without_any_share_is_refused() -> None:
         (ch.decompx, {"bias": "none"}, "decompx: bias; got 'none'; allowed: 'absdot', 'norm', None"),
         (ch.decompx, {"slope": "ReLU"}, "decompx: slope; got 'ReLU'; allowed: 'GeLU_ZO', 'GeLU_LA'"),
         (ch.decompx, {"target": 1}, "decompx: target is for of='logits'; got target=1 with of='states'"),
-        (ch.decompx, {"of": "logits", "target": 70}, "decompx: target; got 70; allowed: 0 to 69"),
-        (ch.decompx, {"of": "logits", "target": -1}, "decompx: target; got -1; allowed: 0 to 69"),
+        (ch.decompx, {"of": "logits", "target": 70}, "target; got 70; allowed: 0 to 69"),
+        (ch.decompx, {"of": "logits", "target": -1}, "target; got -1; allowed: 0 to 69"),
     ],
 )
 def test_wrong_options_are_refused(function: Any, options: dict[str, Any], message: str) -> None:

@@ -19,7 +19,6 @@ from clearhead.faithfulness import metrics
 from clearhead.faithfulness.compare import shuffled_model, verdict
 from clearhead.faithfulness.removal import Without
 from clearhead.faithfulness.scores import scores
-from clearhead.faithfulness.target import goal_of
 from tests.tiny import RECIPES, SMALL, fill, tiny, word_tokenizer, words
 
 CAUSAL = ("gpt2", "gptj", "gpt_neox", "llama", "mistral", "qwen2", "gemma3_text")
@@ -60,7 +59,7 @@ def plainly_best(model: Any, family: str) -> int:
 def test_without_tokens_is_a_run_without_them(family: str, removal: Any) -> None:
     model, target = explained(family)
     trace = model.trace(words(6))
-    goal = goal_of(model, trace, target)
+    goal = model.goal(trace, target)
     if removal == "delete" and family in BARE:
         with pytest.raises(errors.NotDefined, match="nothing of the text would be left"):
             Without(model, trace, goal, removal)
@@ -89,7 +88,7 @@ def test_without_tokens_is_a_run_without_them(family: str, removal: Any) -> None
 def test_a_wrong_run_of_the_whole_text_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model, target = explained("bert")
     trace = model.trace(words(6))
-    goal = goal_of(model, trace, target)
+    goal = model.goal(trace, target)
     own = Without._variants  # pyright: ignore[reportPrivateUsage]
 
     def without_mask(self: Without, removed: Any) -> Any:
@@ -106,21 +105,21 @@ def test_targets() -> None:
     with torch.no_grad():
         logits = model.hf(**model.tokenizer(words(5), return_tensors="pt")).logits[0]
     for target in (None, 0, 2):
-        goal = goal_of(model, trace, target)
+        goal = model.goal(trace, target)
         assert goal.reads == "first"
         index = int(logits.argmax()) if target is None else target
         assert Without(model, trace, goal, "mask").whole == pytest.approx(float(logits.softmax(-1)[index]), rel=1e-12)
-    own = goal_of(model, trace, lambda output: output.logits[:, 1] - output.logits[:, 0])
+    own = model.goal(trace, lambda output: output.logits[:, 1] - output.logits[:, 0])
     assert Without(model, trace, own, "mask").whole == pytest.approx(float(logits[1] - logits[0]), rel=1e-12)
     wrong: list[Any] = [3, -1, True, 1.5]
     for target in wrong:
         with pytest.raises(errors.InputError, match="target"):
-            goal_of(model, trace, target)
-    similar = goal_of(model, trace, ch.SimilarTo(words(5)))  # the model without its head
+            model.goal(trace, target)
+    similar = model.goal(trace, ch.SimilarTo(words(5)))  # the model without its head
     assert Without(model, trace, similar, "mask").whole == pytest.approx(1, abs=1e-12)
     bare = ch.load(tiny("bert"))
     with pytest.raises(errors.NotDefined, match="a class or a next token"):
-        goal_of(bare, bare.trace(words(4)), None)
+        bare.goal(bare.trace(words(4)), None)
     with pytest.raises(errors.InputError, match="one finite number"):
         Without(model, trace, ch.Goal("wrong", "first", lambda output: output.logits), "mask")
 
@@ -320,5 +319,9 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = CliRunner().invoke(cli.app, arguments)
     assert done.exit_code == 0, done.output
     assert ch.Table.load(output).meta["texts"] == 2
-    wrong = CliRunner().invoke(cli.app, [*arguments, "--overwrite", "--target", "1", "--similar-to", "w1"])
+    wrong = CliRunner().invoke(cli.app, [*arguments, "--overwrite", "--target", "like:w1"])
     assert isinstance(wrong.exception, errors.InputError)
+    for spelled in ("1", "class:LABEL_1", "similar:w1 w2"):
+        done = CliRunner().invoke(cli.app, [*arguments, "--overwrite", "--target", spelled])
+        assert done.exit_code == 0, done.output
+    assert ch.Table.load(output).meta["target"] == "similar:w1 w2"

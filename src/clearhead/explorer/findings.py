@@ -11,6 +11,7 @@ import numpy as np
 
 from clearhead.explorer.catalogue import check_pickable
 from clearhead.methods.registry import find
+from clearhead.target import Target
 
 if TYPE_CHECKING:
     from clearhead.maps import Map, Table
@@ -104,12 +105,14 @@ def analyse(
     seed: int = 0,
     seconds: float = 30.0,
     also: Sequence[str] = (),
+    target: Target = None,
     progress: Callable[[str], None] = lambda step: None,
 ) -> Findings:
     """Apply the methods of the report to a trace.
 
     `probes`: for the contributions; None for `probes_for`, 0 to leave them out. `seconds`: after which no further row
-    is examined for how far it can move (at least one is). `also`: further methods that `check_pickable` allows.
+    is examined for how far it can move (at least one is). `also`: further methods that `check_pickable` allows;
+    `target`: what those that explain one number are to explain.
     Errors: those of the methods.
     """
     for name in also:
@@ -127,7 +130,7 @@ def analyse(
     extra: dict[str, Map] = {}
     for name in also:
         progress(name)
-        extra[name] = call(name, trace)
+        extra[name] = call(name, trace, **({"target": target} if find(name).explains else {}))
     rows = rows_to_move(raw.values, effective.values, certificate)
     if rows:
         progress(f"how far attention can move with the same output, in {len(rows)} rows")

@@ -15,10 +15,10 @@ from clearhead.faithfulness.metrics import FEWEST, agreement, interval, measure,
 from clearhead.faithfulness.removal import Removal, Without
 from clearhead.faithfulness.result import Comparison
 from clearhead.faithfulness.scores import RULE, scores
-from clearhead.faithfulness.target import Goal, Target, goal_of
 from clearhead.maps import Map, Table
 from clearhead.methods.registry import Method, find
 from clearhead.methods.registry import methods as registered
+from clearhead.target import Goal, Target, spelled
 
 if TYPE_CHECKING:
     from clearhead.models.model import Model
@@ -75,9 +75,10 @@ def compare(
 ) -> Comparison:
     """How faithful the scores of each method are to the model, on the same texts, beside random baselines.
 
-    `target`: what is explained, one for all texts or a list with one a text: a class or next token by number
-    (its probability), None (the class or token that the model finds most likely), `SimilarTo(text)`, or a function of
-    the model's output that gives one number a text, alone or in a `Goal`. `removal`: "delete" (taken out), "mask" (mask
+    `target`: what is explained, one for all texts or a list with one a text: a class or next token by number or as
+    "class:1", "next:' Paris'" (its probability), None (the class or token that the model finds most likely),
+    "similar:TEXT" or `SimilarTo(text)`, or a function of the model's output that gives one number a text, alone or in
+    a `Goal`. Methods that explain a target are given the same one. `removal`: "delete" (taken out), "mask" (mask
     token) or "mean" (mean embedding); template tokens always stay. How a map becomes one score a token: scores.RULE.
     `exact_hta`, `sanity`: whether to compute these two, which cost the most. Every method runs with its own defaults.
 
@@ -93,12 +94,16 @@ def compare(
     goal = None
     for number, (text, wanted) in enumerate(zip(texts, targets, strict=True)):
         trace = model.trace(text)
-        goal = goal_of(model, trace, wanted)
+        goal = model.goal(trace, wanted)
         without = Without(model, trace, goal, removal)
         found = _scored(chosen, trace, goal, without.tokens, left_out, strict=methods != "all")
-        other = (
-            {} if shuffled is None else _scored(chosen, shuffled.trace(text), goal, without.tokens, {}, strict=False)
-        )
+        other: dict[str, Scored] = {}
+        if shuffled is not None:
+            blind = shuffled.trace(text)
+            same = (
+                goal if wanted is None else shuffled.goal(blind, wanted)
+            )  # the same class or token, where it chose one
+            other = _scored(chosen, blind, same, without.tokens, {}, strict=False)
         random = np.random.default_rng([seed, number])
         rows += _rows(number, without, found, other, _hta(trace, goal, without.tokens) if exact_hta else None, random)
         for one, two in itertools.combinations(sorted(found), 2):
@@ -108,8 +113,9 @@ def compare(
     chosen_names = [name for name in (m.name for m in chosen) if any(row["method"] == name for row in rows)]
     if not chosen_names:
         raise NotDefined("compare: no method is defined for these texts", got=str(left_out))
+    asked = "one a text" if isinstance(target, (list, tuple)) else str(spelled(target))  # pyright: ignore[reportArgumentType]
     meta = {
-        "method": "compare", **model.origin, "target": goal.name if len(texts) == 1 and goal else str(target),
+        "method": "compare", **model.origin, "target": goal.name if len(texts) == 1 and goal else asked,
         "removal": removal, "seed": seed, "rule": RULE, "left_out": left_out, "texts": len(texts),
     }  # fmt: skip
     return Comparison(
@@ -163,7 +169,8 @@ def _map(method: Method, trace: Trace, goal: Goal) -> Map:
     read = {"layer": len(trace.layers) - 1}
     if goal.reads != "mean":
         read["query"] = 0 if goal.reads == "first" else len(trace.tokens) - 1
-    return method.function(trace, **{name: at for name, at in read.items() if name in method.options})
+    given: dict[str, Any] = {name: at for name, at in read.items() if name in method.options}
+    return method.function(trace, **given, **({"target": goal} if method.explains else {}))
 
 
 def _hta(trace: Trace, goal: Goal, tokens: Sequence[int]) -> np.ndarray:

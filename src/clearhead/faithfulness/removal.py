@@ -11,8 +11,8 @@ from clearhead.errors import InputError, NotDefined, ProofError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clearhead.faithfulness.target import Goal
     from clearhead.models.model import Model
+    from clearhead.target import Goal
     from clearhead.trace import Trace
 
 Removal = Literal["delete", "mask", "mean"]
@@ -92,7 +92,7 @@ class Without:
         return inputs | {"inputs_embeds": torch.where(gone[..., None], self._fill, embedded)}
 
     def _run(self, inputs: dict[str, Tensor]) -> list[float]:
-        found = self.goal.of(self.goal.run(self.model, inputs))
+        found = self.goal.of(self.goal.run(self.model.hf, inputs))
         count = len(next(iter(inputs.values())))
         if tuple(found.shape) != (count,) or not bool(found.isfinite().all()):
             raise InputError(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from clearhead.errors import NotDefined
-from clearhead.faithfulness.target import Reads
 from clearhead.maps import Map
+from clearhead.target import Reads
 
 RULE = (
     "The last layer's row of the position that the target reads (first token: a classifier's [CLS]; last: a next "

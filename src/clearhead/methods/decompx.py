@@ -10,6 +10,7 @@ from clearhead import linalg
 from clearhead.errors import InputError, NotDefined, ProofError
 from clearhead.maps import Map
 from clearhead.methods.registry import layer_map, method, origin_of
+from clearhead.target import Target, spelled
 from clearhead.trace import Trace
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def decompx(
     trace: Trace,
     *,
     of: Literal["states", "blocks", "logits"] = "states",
-    target: int | None = None,
+    target: Target = None,
     bias: Literal["absdot", "norm"] | None = "absdot",
     slope: Literal["GeLU_ZO", "GeLU_LA"] = "GeLU_ZO",
     feed_forward: bool = True,
@@ -60,8 +61,8 @@ def decompx(
 
     `of`: "states", || x_{i<-k} || after each block as (layer, query, key); "blocks", the same of each block alone, its
     own input states as the sources; "logits", signed, as (target, key), through the final norm or the pooler (its
-    activation by act(z) / z) and the classifier; they sum to the logits. `target`: one class, or one token of the
-    vocabulary (None: all classes; of a vocabulary the most likely next token). `meta["logits"]` has the model's own.
+    activation by act(z) / z) and the classifier; they sum to the logits. `target`: one class or next token (None: all
+    classes; of a vocabulary the most likely next token). `meta["logits"]` has the model's own.
 
     `variant="published"` adds 1e-12 to every divisor, as the authors' code does (1e-8 relative at 100 tokens).
     Cost: time ~ tokens^2 width^2 layers, memory ~ tokens^2 width; stated on stderr first where that is much.
@@ -69,13 +70,14 @@ def decompx(
     with a gate, for logits without a head; ProofError where blocks, parts or logits do not rebuild the model's own.
     """
     options = {
-        "of": of, "target": target, "bias": bias, "slope": slope, "feed_forward": feed_forward, "variant": variant,
+        "of": of, "target": spelled(target), "bias": bias, "slope": slope,
+        "feed_forward": feed_forward, "variant": variant,
     }  # fmt: skip
     for name, allowed in CHOICES.items():
         if options[name] not in allowed:
             raise InputError(f"decompx: {name}", got=repr(options[name]), allowed=", ".join(map(repr, allowed)))
     if target is not None and of != "logits":
-        raise InputError("decompx: target is for of='logits'", got=f"target={target!r} with of={of!r}")
+        raise InputError("decompx: target is for of='logits'", got=f"target={spelled(target)!r} with of={of!r}")
     rules = linalg.Rules(bias, slope, feed_forward, GUARD if variant == "published" else 0.0)
     if of == "logits":
         return _logits(trace, target, rules, options)
@@ -89,15 +91,16 @@ def decompx(
     return found if of == "states" else replace(found, meta={**found.meta, "residual": 0.0})
 
 
-def _logits(trace: Trace, target: int | None, rules: Rules, options: dict[str, Any]) -> Map:
+def _logits(trace: Trace, target: Target, rules: Rules, options: dict[str, Any]) -> Map:
     if not rules.feed_forward:
         raise NotDefined("decompx: logits without the feed-forward parts", got="feed_forward=False")
     head = trace.model.head(trace)
-    count = len(head.logits)
-    if target is not None and not (type(target) is int and 0 <= target < count):
-        raise InputError("decompx: target", got=repr(target), allowed=f"0 to {count - 1}")
-    every = list(range(count)) if head.labels else [int(head.logits.argmax())]
-    targets = every if target is None else [target]
+    targets = list(range(len(head.logits))) if head.labels else [int(head.logits.argmax())]
+    if target is not None:
+        goal = trace.model.goal(trace, target, logit=True)
+        if goal.index is None:
+            raise NotDefined(f"decompx: {goal.name} is no logit", allowed="a class or a next token")
+        targets = [goal.index]
     _state_cost(trace)
     parts: Tensor | None = None
     for layer in range(len(trace.layers)):

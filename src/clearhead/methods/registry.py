@@ -16,6 +16,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 from clearhead.errors import InputError, NotDefined
+from clearhead.target import Goal, Target, spelled
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,6 +42,8 @@ class Method:
     laws: tuple[str, ...]
     residual: float | None = None
     """Share of the identity with which `Map.rollout` chains its layers; None: they may not be chained."""
+    explains: bool = False
+    """Whether it explains a target, its option `target`."""
 
     @property
     def options(self) -> dict[str, inspect.Parameter]:
@@ -65,18 +68,20 @@ def method(
     laws: tuple[str, ...] = (),
     returns: Literal["map", "table"] = "map",
     residual: float | None = None,
+    explains: bool = False,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Register a function as the method of its own name. Its docstring's first line is the summary.
 
     `laws` names the invariants that the contract tests check: "rows sum to 1", "causal", "idempotent", ...
     `residual`: the share of the identity with which `Map.rollout` chains its layers. 0.5 where the numbers leave the
     residual connection out, 0 where it is in them, None where a product of the layers would mean nothing.
+    `explains`: it explains one number of the model, its option `target`; `clearhead.compare` gives it its own.
     """
 
     def register(function: Callable[P, R]) -> Callable[P, R]:
         summary = (inspect.getdoc(function) or "").partition("\n")[0].rstrip(".")
         name = function.__name__
-        _METHODS[name] = Method(name, function, summary, paper, returns, dims, unit, laws, residual)
+        _METHODS[name] = Method(name, function, summary, paper, returns, dims, unit, laws, residual, explains)
         return function
 
     return register
@@ -160,3 +165,13 @@ def head_mean(trace: Trace, name: str) -> list[Tensor]:
             )
         found.append(layer.probabilities.double().mean(0))
     return found
+
+
+def token_map(trace: Trace, name: str, options: Mapping[str, Any], target: Target, goal: Goal, values: Tensor) -> Map:
+    """The Map (key,) of a method that explains a target, one number a token."""
+    from clearhead.maps import Map
+
+    meta = origin_of(trace, name, {"target": spelled(target), **options}) | {"target": goal.name, "value": goal.value}
+    found = values.detach().cpu()
+    kept = found.numpy() if trace.hidden.element_size() == 8 else found.float().numpy()
+    return Map(kept, ("key",), tokens={"key": trace.part().keys}, unit=_METHODS[name].unit, meta=meta)

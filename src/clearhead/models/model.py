@@ -17,10 +17,13 @@ from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from clearhead.errors import ClearheadError, InputError
 from clearhead.models.capture import base_of, children
 from clearhead.models.families import Family
+from clearhead.models.goals import goal_of
 from clearhead.models.inputs import Encoded, encode
+from clearhead.models.outcome import outcome
 from clearhead.models.rerun import from_embedding
 from clearhead.models.structure import affine, block, head
 from clearhead.models.tracing import ProofKind, trace_batch
+from clearhead.target import Goal, Target
 from clearhead.tokens import Tokens
 from clearhead.trace import Capture, Embedding, Trace
 from clearhead.versions import versions
@@ -228,6 +231,17 @@ class Model:
         layer, differentiable in forward and reverse mode."""
         check_option("embedding", embedding, ("output", "sum"))
         return from_embedding(self.hf, self.family, trace.inputs, embedding, self._lock)
+
+    def goal(self, trace: Trace, target: Target = None, *, logit: bool = False) -> Goal:
+        """A target made ready for the text of a trace (`clearhead.target`), with this model's own number for it."""
+        return goal_of(self, trace, target, logit=logit)
+
+    def outcome(
+        self, trace: Trace, goal: Goal, depth: int, of: Literal["states", "attention"] = "states"
+    ) -> Callable[[Tensor], Tensor]:
+        """F(x) -> the goal's number [batch], differentiable in what a block reads, or in its attention."""
+        check_option("of", of, ("states", "attention"))
+        return outcome(self, trace, goal, depth, of)
 
     def layer_modules(self) -> list[nn.Module]:
         """The module of each layer; a shared one serves several (ALBERT: equal runs of passes through a group)."""
