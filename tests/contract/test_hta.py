@@ -14,8 +14,7 @@ from tokenizers import processors
 from torch import Tensor
 
 import clearhead as ch
-from clearhead import errors
-from clearhead.methods import hidden_token_attribution as file
+from clearhead import errors, progress
 from tests.tiny import RECIPES, tiny, words
 
 # Exact norms in float64: a few thousand roundings a tangent and layer, gains near 1. Parts that families keep in
@@ -238,7 +237,7 @@ def test_ctrl_c_leaves_nothing_on_the_model(options: dict[str, Any], monkeypatch
 
 def test_progress_only_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     trace = traced("bert")
-    monkeypatch.setattr(file, "PATIENCE", -1.0)
+    monkeypatch.setattr(progress, "PATIENCE", -1.0)
     ch.hidden_token_attribution(trace, probes=3)
     assert capsys.readouterr() == ("", "")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
@@ -247,7 +246,7 @@ def test_progress_only_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeyp
     out, err = capsys.readouterr()
     assert out == ""
     assert "hidden_token_attribution" in err
-    monkeypatch.setattr(file, "PATIENCE", 60.0)
+    monkeypatch.setattr(progress, "PATIENCE", 60.0)
     ch.hidden_token_attribution(trace, probes=3)
     assert capsys.readouterr() == ("", "")
 

@@ -4,6 +4,7 @@ answers. It loads the models that were named at the start and no other."""
 from __future__ import annotations
 
 import signal
+import time
 import traceback
 from collections import OrderedDict
 from collections.abc import Callable
@@ -14,10 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clearhead.errors import ClearheadError
+from clearhead.progress import listening
 
 if TYPE_CHECKING:
     from clearhead.explorer.session import Session
 
+PAUSE = 0.2
+"""Seconds between two messages of how far a step is."""
 KEPT = 4
 """Traces that a worker remembers."""
 
@@ -46,7 +50,7 @@ def work(connection: Connection, names: tuple[str, ...], threads: int) -> None:
             task: dict[str, Any] = connection.recv()
         except EOFError:
             return
-        say = sayer(connection)
+        say = Saying(connection)
         try:
             name: str = task["analysis"]
             if name not in sessions:
@@ -55,7 +59,8 @@ def work(connection: Connection, names: tuple[str, ...], threads: int) -> None:
             sessions.move_to_end(name)
             while len(sessions) > KEPT:
                 sessions.popitem(last=False)
-            connection.send(("done", perform(sessions[name], task, say)))
+            with listening(say.part):
+                connection.send(("done", perform(sessions[name], task, say)))
         except ClearheadError as error:
             connection.send(("failed", type(error).__name__, str(error)))
         except Exception as error:  # noqa: BLE001 - the job tells of it, the log holds the traceback
@@ -63,9 +68,21 @@ def work(connection: Connection, names: tuple[str, ...], threads: int) -> None:
             connection.send(("failed", type(error).__name__, f"A defect of clearhead: {type(error).__name__}: {error}"))
 
 
-def sayer(connection: Connection) -> Callable[[str], None]:
-    """Sends what is being done."""
-    return lambda step: connection.send(("step", step))
+class Saying:
+    """Sends what is being done, and how far it is."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection, self._step, self._said = connection, "", 0.0
+
+    def __call__(self, step: str) -> None:
+        self._step = step
+        self._connection.send(("step", step))
+
+    def part(self, done: float, total: float) -> None:
+        """`done` of `total` parts of the step; said every `PAUSE`."""
+        if time.monotonic() - self._said > PAUSE and done < total:
+            self._said = time.monotonic()
+            self._connection.send(("step", f"{self._step}: {100 * done / total:.0f} %"))
 
 
 def perform(session: Session, task: dict[str, Any], say: Callable[[str], None]) -> dict[str, Any]:

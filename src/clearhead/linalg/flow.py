@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from clearhead.errors import MissingExtra, NotDefined
+from clearhead.progress import each
 
 SCALE = 2.0**52
 """Capacities are whole numbers of 2^-52, the spacing of float64 at 1."""
@@ -45,7 +46,7 @@ def max_flows(
     whole = np.rint(capacities.double().cpu().numpy() * SCALE).astype(np.int64)
     chosen = list(queries)
     found: list[np.ndarray] = []
-    for layer in layers:
+    for layer in each(layers):
         if layer == 0:
             flows = whole[0, chosen]
         elif layer == 1:

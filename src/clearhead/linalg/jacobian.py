@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from clearhead.errors import NotDefined
+from clearhead.progress import Progress
 
 BUDGET = 512 * 2**20
 """The most memory, in bytes, that one chunk of tangents (or one group of explicit blocks) may take."""
@@ -30,8 +31,6 @@ LIVE = 6
 SETTLED, ROUNDS = 1e-6, 500
 
 States = Callable[[Tensor], Tensor]
-Progress = Callable[[int, int], None]
-"""Called with (tangents done, tangents in all) after every chunk."""
 
 
 def disagreement(

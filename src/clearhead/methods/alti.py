@@ -8,6 +8,7 @@ from clearhead import linalg
 from clearhead.errors import InputError, NotDefined
 from clearhead.maps import Map
 from clearhead.methods.registry import layer_map, method
+from clearhead.progress import each
 from clearhead.trace import Trace
 
 if TYPE_CHECKING:
@@ -23,6 +24,15 @@ PUBLISHED_SHIFT = -1e-6
     unit="share of the row's contributions",
     laws=("rows sum to 1", "non-negative", "causal"),
     residual=0.0,
+    cost="one pass; time ~ layers tokens^2 width heads",
+    can=(
+        "Which tokens a state is made of after attention, residual connection included, in a form that sums to 1 "
+        "and chains."
+    ),
+    cannot=(
+        "What the feed-forward part does with them, or the sign of a contribution: a key that pulls a state away "
+        "counts as none."
+    ),
 )
 def alti(trace: Trace, *, variant: Literal["correct", "published"] = "correct") -> Map:
     """Share of each key in the state after attention, by how much nearer (in L1) its part brings it.
@@ -42,7 +52,7 @@ def alti(trace: Trace, *, variant: Literal["correct", "published"] = "correct") 
     if variant not in ("correct", "published"):
         raise InputError("alti: variant", got=repr(variant), allowed="'correct', 'published'")
     shift = PUBLISHED_SHIFT if variant == "published" else 0.0
-    shares = [_shares(trace, layer, shift) for layer in range(len(trace.layers))]
+    shares = [_shares(trace, layer, shift) for layer in each(range(len(trace.layers)))]
     return layer_map(trace, "alti", {"variant": variant}, shares)
 
 

@@ -12,6 +12,7 @@ from clearhead import linalg
 from clearhead.errors import InputError, NotDefined
 from clearhead.maps import Map, Table
 from clearhead.methods.registry import layer_map, method
+from clearhead.progress import each
 from clearhead.target import Target, spelled
 from clearhead.trace import Trace
 
@@ -35,6 +36,12 @@ NAME = "attention_attribution"
     unit="target",
     laws=("sums to F(A) - F(0)", "causal"),
     explains=True,
+    cost="for each layer as many passes from it as evaluations, forward and back",
+    can=(
+        "Which attention weights the target was built with, as each layer's attention grows from zero; the parts "
+        "sum to it."
+    ),
+    cannot="What a token's own vector or the feed-forward parts did, or how layers act together: each is scaled alone.",
 )
 def attention_attribution(
     trace: Trace,
@@ -74,7 +81,7 @@ def attention_attribution(
     chosen = layers if layer is None else [layer]
     found: list[Tensor] = []
     told: list[dict[str, Any]] = []
-    for at in chosen:
+    for at in each(chosen):
         values, one = _of_layer(trace, goal, at, steps, variant)
         if not bool(torch.isfinite(values).all()):
             raise NotDefined(f"{NAME}: layer {at}: a gradient is not finite", do="Load with dtype='float64'.")

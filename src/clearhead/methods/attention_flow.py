@@ -19,6 +19,9 @@ SECONDS_TO_SAY = 5.0
     dims=("layer", "query", "key"),
     unit="flow (capacities sum to 1 a row)",
     laws=("0 to 1", "at least the rollout", "causal"),
+    cost="one pass and a maximal flow for each pair; time ~ layers^2 tokens^4",
+    can="How much attention could at most be carried from an input token to a state, all paths together.",
+    cannot="How much was carried: it reads weights alone, and near the top most flows are the same for every query.",
 )
 def attention_flow(trace: Trace, *, layer: int | None = None, query: int | None = None, residual: float = 0.5) -> Map:
     """Maximal flow from each state down to each input token, through capacities given by attention.

@@ -9,6 +9,7 @@ import numpy as np
 from clearhead import linalg
 from clearhead.maps import Table
 from clearhead.methods.registry import method, origin_of
+from clearhead.progress import each
 from clearhead.trace import Layer, Trace
 
 if TYPE_CHECKING:
@@ -40,6 +41,9 @@ ABOUT = {
     dims=("layer", "head"),
     unit="verdict",
     returns="table",
+    cost="one pass and a singular value decomposition a head; time ~ layers heads tokens d_v^2",
+    can="Whether a head's attention is determined by what the head puts out, and by how many dimensions it is not.",
+    cannot="Whether the attention explains anything: a weight can be determined and still not matter.",
 )
 def attention_identifiability(trace: Trace, *, per_query: bool = False) -> Table:
     """Whether each head's output determines its attention, with the ranks and how firm they are.
@@ -54,7 +58,7 @@ def attention_identifiability(trace: Trace, *, per_query: bool = False) -> Table
     its last query. Errors: NotDefined where the precision cannot decide a rank.
     """
     rows: list[dict[str, Any]] = []
-    for index, layer in enumerate(trace.layers):
+    for index, layer in enumerate(each(trace.layers)):
         rows += _rows(index, layer, trace, per_query=per_query)
     names = [name for name in ABOUT if per_query or name != "query"]
     return Table(

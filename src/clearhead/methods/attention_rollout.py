@@ -14,6 +14,12 @@ from clearhead.trace import Trace
     dims=("layer", "query", "key"),
     unit="share of the row",
     laws=("rows sum to 1", "non-negative", "causal"),
+    cost="one pass; time ~ layers tokens^3",
+    can="Where attention alone leads back to through the layers, the residual connection taken as half.",
+    cannot=(
+        "What was read at those places: values, norms and feed-forward parts are left out, and a sink looks like "
+        "a source."
+    ),
 )
 def attention_rollout(trace: Trace, *, residual: float = 0.5) -> Map:
     """Share of each input token in each state, if attention passed tokens on as it weighs them.

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     dims=("layer", "key"),
     unit="attention weight",
     laws=("sums to the worth of all", "symmetric in the tokens"),
+    cost="one pass; time ~ layers tokens^2",
+    can="How central a token is in a layer's attention, seen as a game of the tokens among themselves.",
+    cannot="What a token gave to a certain state or prediction: it has no query, and reads weights alone.",
 )
 def attention_shapley(trace: Trace, *, pair: Literal["max", "sum"] = "max") -> Map:
     """Shapley value of each token in the game of attention between the tokens of a coalition, by layer.

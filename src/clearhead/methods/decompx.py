@@ -10,6 +10,7 @@ from clearhead import linalg
 from clearhead.errors import InputError, NotDefined, ProofError
 from clearhead.maps import Map
 from clearhead.methods.registry import layer_map, method, origin_of
+from clearhead.progress import each
 from clearhead.target import Target, spelled
 from clearhead.trace import Trace
 
@@ -38,6 +39,9 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     dims=("layer", "query", "key"),
     unit="norm of a vector; logit for of='logits'",
     laws=("parts sum to the state", "logit parts sum to the logit", "causal"),
+    cost="one pass; time ~ layers tokens^2 width^2, memory ~ tokens^2 width",
+    can="Which tokens a state, or a logit with its sign, is the sum of, feed-forward parts and biases included.",
+    cannot="What would happen without a token: slopes, norms and attention weights are held as they were.",
 )
 def decompx(
     trace: Trace,
@@ -84,7 +88,7 @@ def decompx(
     _state_cost(trace)
     norms: list[Tensor] = []
     parts: Tensor | None = None
-    for layer in range(len(trace.layers)):
+    for layer in each(range(len(trace.layers))):
         parts = _carried(trace, layer, None if of == "blocks" else parts, rules)
         norms.append(parts.norm(dim=-1))
     found = layer_map(trace, "decompx", options, norms)
@@ -103,7 +107,7 @@ def _logits(trace: Trace, target: Target, rules: Rules, options: dict[str, Any])
         targets = [goal.index]
     _state_cost(trace)
     parts: Tensor | None = None
-    for layer in range(len(trace.layers)):
+    for layer in each(range(len(trace.layers))):
         parts = _carried(trace, layer, parts, rules)
     assert parts is not None
     values, rebuilt, size = linalg.carry_head(head, parts[head.token], trace.hidden[-1, head.token], targets, rules)

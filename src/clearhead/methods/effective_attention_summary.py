@@ -8,6 +8,7 @@ from clearhead import linalg
 from clearhead.errors import NotDefined, ProofError
 from clearhead.maps import Table
 from clearhead.methods.registry import method, origin_of
+from clearhead.progress import each
 from clearhead.trace import Layer, Trace
 
 ABOUT = {
@@ -26,6 +27,9 @@ ABOUT = {
     dims=("layer", "head"),
     unit="attention weight",
     returns="table",
+    cost="as effective_attention",
+    can="How far raw and effective attention are apart, by layer and head.",
+    cannot="Which weights differ: look at the maps for that.",
 )
 def effective_attention_summary(trace: Trace) -> Table:
     """Norms and received mass of effective attention by layer, head and token, without a query x key matrix.
@@ -43,7 +47,7 @@ def effective_attention_summary(trace: Trace) -> Table:
         raise NotDefined("effective_attention_summary: queries and keys are different tokens here", got=part.name)
     columns: dict[str, list[np.ndarray]] = {name: [] for name in ABOUT}
     worst = 1.0
-    for index, layer in enumerate(trace.layers):
+    for index, layer in enumerate(each(trace.layers)):
         sums = linalg.effective_row_sums(
             layer.value,
             layer.visible.start,

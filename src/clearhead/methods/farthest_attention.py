@@ -15,6 +15,12 @@ from clearhead.trace import Trace
     dims=("key",),
     unit="attention weight",
     laws=("same head output", "same row sum", "non-negative"),
+    cost="one pass and a linear program for each query of the head asked",
+    can=(
+        "Another attention with the same output, as far from the model's own as there is: a counter-example to "
+        "reading it."
+    ),
+    cannot="How likely that other attention is; it only exists.",
 )
 def farthest_attention(trace: Trace, *, layer: int, head: int, query: int, starts: int = 8, seed: int = 0) -> Map:
     """The distribution farthest from a row of attention found among those with the same head output.

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     unit="target by unit of a token vector",
     laws=("non-negative",),
     explains=True,
+    cost="one pass forward and one back",
+    can="To which tokens' vectors the target is most sensitive, for very small changes.",
+    cannot="What a token contributed: a saturated token has no gradient, and size has no sign.",
 )
 def gradient_norm(trace: Trace, *, target: Target = None) -> Map:
     """Norm of the gradient of the explained number by each token vector.

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Literal
 
 from clearhead import linalg
 from clearhead.errors import InputError, ProofError
 from clearhead.maps import Map
 from clearhead.methods.registry import method, origin_of
+from clearhead.progress import report
 from clearhead.trace import Embedding, Trace
-
-PATIENCE = 1.0
-"""Seconds of work before a progress bar appears."""
 
 
 @method(
@@ -23,6 +17,11 @@ PATIENCE = 1.0
     dims=("layer", "query", "key"),
     unit="share of the row's norms",
     laws=("rows sum to 1", "non-negative", "causal"),
+    cost="exact: layers x tokens passes back or forward; with probes: so many passes a layer",
+    can="How strongly each state changes with each input token, everything in between included.",
+    cannot=(
+        "The sign or the effect of removing a token: it is a derivative, of the norm of a Jacobian, at this one text."
+    ),
 )
 def hidden_token_attribution(
     trace: Trace,
@@ -62,15 +61,14 @@ def hidden_token_attribution(
     _prove(trace, linalg.disagreement(f, x, part.hidden[1:]).tolist())
     start = None if probes is None else linalg.orthogonal_probes(probes, width, seed)
     stderr = None
-    with _progress("hidden_token_attribution") as progress:
-        if norm == "spectral":
-            values = linalg.contributions(linalg.spectral_norms(f, x, start, progress=progress))
-        elif start is None:
-            values = linalg.contributions(linalg.squared_norms(f, x, progress=progress).sqrt())
-        else:
-            samples = linalg.sampled_norms(f, x, start, progress=progress)
-            values, stderr, bias = linalg.jackknife(samples, width)
-            values = values - bias if debias else values
+    if norm == "spectral":
+        values = linalg.contributions(linalg.spectral_norms(f, x, start, progress=report))
+    elif start is None:
+        values = linalg.contributions(linalg.squared_norms(f, x, progress=report).sqrt())
+    else:
+        samples = linalg.sampled_norms(f, x, start, progress=report)
+        values, stderr, bias = linalg.jackknife(samples, width)
+        values = values - bias if debias else values
     options = {"probes": probes, "norm": norm, "embedding": embedding, "seed": seed, "debias": debias}
     meta = origin_of(trace, "hidden_token_attribution", options)
     if stderr is not None:
@@ -112,27 +110,3 @@ def _prove(trace: Trace, errors: list[float]) -> None:
                 allowed=f"at most {allowed:.1e}",
                 do="These contributions would be wrong, so none are shown; please report the model and its versions.",
             )
-
-
-@contextmanager
-def _progress(title: str) -> Generator[Callable[[int, int], None]]:
-    """A bar on stderr once the work has taken `PATIENCE`, where stderr is a terminal; nothing elsewhere."""
-    if not sys.stderr.isatty():
-        yield lambda done, total: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    begun = time.monotonic()
-    bar = Progress(console=Console(stderr=True), transient=True)
-    task: Any = bar.add_task(title)
-
-    def show(done: int, total: int) -> None:
-        if time.monotonic() - begun > PATIENCE:
-            bar.start()
-            bar.update(task, completed=done, total=total)
-
-    try:
-        yield show
-    finally:
-        bar.stop()

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     dims=("bound", "key"),
     unit="attention weight",
     laws=("contains the weight", "a point where identifiable"),
+    cost="one pass and two linear programs for each key of the query asked",
+    can="Between which bounds a single weight could move with the output of its head unchanged.",
+    cannot="Whether all weights can move so at once, or which of the values is the right one.",
 )
 def identifiable_interval(trace: Trace, *, layer: int, head: int, query: int) -> Map:
     """Lowest and highest value of each weight of a row among all distributions with the same head output.

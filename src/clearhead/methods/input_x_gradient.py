@@ -15,6 +15,9 @@ from clearhead.trace import Trace
     unit="target",
     laws=("sum is the derivative by a common scale",),
     explains=True,
+    cost="one pass forward and one back",
+    can="The part of a small change of the target that goes along each token's own vector, with its sign.",
+    cannot="The whole effect of a token: where the model is not linear the parts do not sum to the target.",
 )
 def input_x_gradient(trace: Trace, *, target: Target = None) -> Map:
     """Each token vector times the gradient of the explained number by it, summed over its width; signed.

@@ -24,6 +24,12 @@ STEPS = (128, 512)
     unit="target",
     laws=("sums to F(x) - F(baseline)",),
     explains=True,
+    cost="as many passes forward and back as steps",
+    can="How the target, less its value at the baseline, is shared among the tokens; the parts sum to it.",
+    cannot=(
+        "An answer without a baseline: another one gives other parts, and texts on the way are none that the "
+        "model knows."
+    ),
 )
 def integrated_gradients(
     trace: Trace, *, target: Target = None, baseline: Literal["mean", "zero"] = "mean", steps: int | None = None

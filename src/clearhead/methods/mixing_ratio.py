@@ -8,6 +8,7 @@ from clearhead import linalg
 from clearhead.errors import InputError
 from clearhead.maps import Map
 from clearhead.methods.registry import layer_map, method
+from clearhead.progress import each
 from clearhead.trace import Trace
 
 if TYPE_CHECKING:
@@ -21,6 +22,9 @@ Kind = Literal["Attn-W", "Attn-N", "AttnRes-W", "AttnRes-N", "AttnResLn-N"]
     dims=("layer", "query"),
     unit="share that comes from other tokens",
     laws=("0 to 1",),
+    cost="one pass; time ~ layers tokens^2 width heads",
+    can="How much of a state comes from other tokens, against what its own token keeps.",
+    cannot="Which other tokens: it is one number a token.",
 )
 def mixing_ratio(trace: Trace, *, kind: Kind = "AttnResLn-N") -> Map:
     """Share of each state that comes from other tokens, between 0 (own token alone) and 1.
@@ -36,7 +40,7 @@ def mixing_ratio(trace: Trace, *, kind: Kind = "AttnResLn-N") -> Map:
     """
     if kind not in get_args(Kind):
         raise InputError("mixing_ratio: kind", got=repr(kind), allowed=", ".join(get_args(Kind)))
-    ratios = [_ratio(trace, layer, kind) for layer in range(len(trace.layers))]
+    ratios = [_ratio(trace, layer, kind) for layer in each(range(len(trace.layers)))]
     return layer_map(trace, "mixing_ratio", {"kind": kind}, ratios, ("layer", "query"))
 
 

@@ -6,6 +6,7 @@ import time (the mathematics lives in `clearhead.linalg`, which loads on first u
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import inspect
@@ -16,6 +17,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 from clearhead.errors import InputError, NotDefined
+from clearhead.progress import bar
 from clearhead.target import Goal, Target, spelled
 
 if TYPE_CHECKING:
@@ -44,6 +46,11 @@ class Method:
     """Share of the identity with which `Map.rollout` chains its layers; None: they may not be chained."""
     explains: bool = False
     """Whether it explains a target, its option `target`."""
+    cost: str = ""
+    can: str = ""
+    """What it can tell."""
+    cannot: str = ""
+    """What it cannot tell."""
 
     @property
     def options(self) -> dict[str, inspect.Parameter]:
@@ -69,6 +76,9 @@ def method(
     returns: Literal["map", "table"] = "map",
     residual: float | None = None,
     explains: bool = False,
+    cost: str = "",
+    can: str = "",
+    cannot: str = "",
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Register a function as the method of its own name. Its docstring's first line is the summary.
 
@@ -76,13 +86,23 @@ def method(
     `residual`: the share of the identity with which `Map.rollout` chains its layers. 0.5 where the numbers leave the
     residual connection out, 0 where it is in them, None where a product of the layers would mean nothing.
     `explains`: it explains one number of the model, its option `target`; `clearhead.compare` gives it its own.
+    `cost`, `can`, `cannot`: what it takes, what it can and what it cannot tell, for its page of the documents.
+
+    What takes longer than a second shows a progress bar (`clearhead.progress.bar`).
     """
 
     def register(function: Callable[P, R]) -> Callable[P, R]:
         summary = (inspect.getdoc(function) or "").partition("\n")[0].rstrip(".")
         name = function.__name__
-        _METHODS[name] = Method(name, function, summary, paper, returns, dims, unit, laws, residual, explains)
-        return function
+
+        @functools.wraps(function)
+        def shown(*args: P.args, **kwargs: P.kwargs) -> R:
+            with bar(name):
+                return function(*args, **kwargs)
+
+        about = (summary, paper, returns, dims, unit, laws, residual, explains, cost, can, cannot)
+        _METHODS[name] = Method(name, shown, *about)
+        return shown
 
     return register
 

@@ -9,6 +9,7 @@ from clearhead import linalg
 from clearhead.errors import NotDefined
 from clearhead.maps import Map
 from clearhead.methods.registry import layer_map, method
+from clearhead.progress import each
 from clearhead.target import Target, spelled
 from clearhead.trace import Trace
 
@@ -22,6 +23,15 @@ if TYPE_CHECKING:
     unit="relevance",
     laws=("non-negative", "causal", "the identity is in it"),
     explains=True,
+    cost="one pass forward and one back",
+    can=(
+        "Which tokens attention carried towards the target, through all layers: weights that raise it, the "
+        "residual added."
+    ),
+    cannot=(
+        "What speaks against the target, for negative gradients are cut off; values and feed-forward parts enter "
+        "by gradient only."
+    ),
 )
 def relevance(trace: Trace, *, target: Target = None) -> Map:
     """Relevance of each token to each position, for the explained number: R <- R + mean_h (dF/dA_h * A_h)^+ R.
@@ -42,7 +52,7 @@ def relevance(trace: Trace, *, target: Target = None) -> Map:
     size = len(trace.hidden[0])
     whole = torch.eye(size, dtype=torch.float64, device=trace.hidden.device)
     found: list[Tensor] = []
-    for layer, captured in enumerate(trace.layers):
+    for layer, captured in enumerate(each(trace.layers)):
         run, weights = trace.model.outcome(trace, goal, layer, "attention"), captured.probabilities
         assert weights is not None
         slopes = linalg.gradient(run, weights)

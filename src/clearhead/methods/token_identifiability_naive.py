@@ -33,6 +33,9 @@ ABOUT_TOKEN = {
     dims=("depth",),
     unit="share of tokens",
     returns="table",
+    cost="one pass; time ~ layers tokens^2 width",
+    can="Whether a state is still nearest to its own input token, layer by layer.",
+    cannot="Whether the token is lost where it is not: a trained probe may still find it (`ch.token_identifiability`).",
 )
 def token_identifiability_naive(
     trace: Trace,

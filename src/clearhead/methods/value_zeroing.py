@@ -6,6 +6,7 @@ from clearhead import linalg
 from clearhead.errors import NotDefined
 from clearhead.maps import Map
 from clearhead.methods.registry import method, origin_of
+from clearhead.progress import each
 from clearhead.trace import Trace
 
 
@@ -15,6 +16,9 @@ from clearhead.trace import Trace
     unit="share of the row's cosine distances",
     laws=("rows sum to 1", "non-negative", "causal"),
     residual=0.0,
+    cost="for each layer as many runs of that layer as tokens",
+    can="How much a layer's output for one token changes when another token's value is taken away.",
+    cannot="The sign, or how much of a change counts later: it is a cosine distance within one layer.",
 )
 def value_zeroing(trace: Trace, *, raw: bool = False) -> Map:
     """Share of each key in how far the state after the block turns when that key's value is zeroed in all heads.
@@ -31,7 +35,7 @@ def value_zeroing(trace: Trace, *, raw: bool = False) -> Map:
     """
     import numpy as np
 
-    found = np.stack([linalg.value_distances(trace.replay(k)).cpu().numpy() for k in range(len(trace.layers))])
+    found = np.stack([linalg.value_distances(trace.replay(k)).cpu().numpy() for k in each(range(len(trace.layers)))])
     if not np.isfinite(found).all():
         raise NotDefined("value_zeroing: a state is zero, so it has no direction to turn from")
     sums = found.sum(-1, keepdims=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from clearhead import linalg
 from clearhead.maps import Map
 from clearhead.methods.registry import layer_map, method
+from clearhead.progress import each
 from clearhead.trace import Trace
 
 
@@ -13,6 +14,9 @@ from clearhead.trace import Trace
     dims=("layer", "query", "key"),
     unit="norm of a vector",
     laws=("non-negative", "causal", "at most the sum over heads"),
+    cost="one pass; time ~ layers heads tokens^2 d_v",
+    can="How large the vector is that each key sends to each query, not only its weight.",
+    cannot="What the residual connection keeps, or whether parts cancel.",
 )
 def vector_norms(trace: Trace, *, per_head: bool = False) -> Map:
     """Norm of the vector that attention brings from each key to each query, its weight included.
@@ -25,7 +29,7 @@ def vector_norms(trace: Trace, *, per_head: bool = False) -> Map:
     Gram matrix of each key, without a vector for each pair. The residual stream is not in it: `residual_norms` has it.
     Errors: NotDefined where the trace recorded no attention; ProofError where the blocks do not rebuild.
     """
-    runs = (trace.replay(layer) for layer in range(len(trace.layers)))
+    runs = (trace.replay(layer) for layer in each(range(len(trace.layers))))
     if per_head:
         norms = [linalg.head_norms(ran) for ran in runs]
         return layer_map(trace, "vector_norms", {"per_head": True}, norms, ("layer", "head", "query", "key"))

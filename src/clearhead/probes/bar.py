@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from clearhead.probes.features import Progress, no_progress
+from clearhead.progress import listening
 
 
 @contextmanager
@@ -19,7 +20,7 @@ def progress_bar(title: str) -> Generator[Callable[[str], Progress]]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar, listening(no_progress):
 
         def stage(name: str) -> Callable[[float, float], None]:
             task = bar.add_task(f"{title}: {name}", total=None)

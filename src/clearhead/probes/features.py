@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from clearhead.errors import ClearheadError, InputError, NotDefined, TextTooLong
 from clearhead.maps.kept import claim, save_json
+from clearhead.progress import Progress
 from clearhead.tokens import TEXT, Tokens
 from clearhead.trace import Embedding, Trace
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from clearhead.trace import Tracer
 
 Text = str | tuple[str, str]
-Progress = Callable[[float, float], None]
 CHUNK = 32
 """Texts traced at a time: what a killed run has to do again."""
 NEEDED = 2
