@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 from clearhead import errors
 
 if TYPE_CHECKING:
+    from clearhead.corpus.dataset import Corpus, open_corpus
+    from clearhead.corpus.run import run_corpus
     from clearhead.explorer.notebook import explore, report
     from clearhead.faithfulness.compare import compare
     from clearhead.faithfulness.result import Comparison
@@ -50,6 +52,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Comparison",
+    "Corpus",
     "Goal",
     "Map",
     "Model",
@@ -75,8 +78,10 @@ __all__ = [
     "identifiable_interval",
     "load",
     "mixing_ratio",
+    "open_corpus",
     "report",
     "residual_norms",
+    "run_corpus",
     "token_identifiability",
     "token_identifiability_naive",
     "value_zeroing",
@@ -85,6 +90,9 @@ __all__ = [
 
 _HOME = {
     "Comparison": "clearhead.faithfulness.result",
+    "Corpus": "clearhead.corpus.dataset",
+    "open_corpus": "clearhead.corpus.dataset",
+    "run_corpus": "clearhead.corpus.run",
     "Goal": "clearhead.faithfulness.target",
     "SimilarTo": "clearhead.faithfulness.target",
     "compare": "clearhead.faithfulness.compare",

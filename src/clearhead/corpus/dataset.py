@@ -46,7 +46,9 @@ class Corpus:
 
         files = self.files(kind)
         if not files:
-            raise InputError(f"{str(self.folder)!r} holds no {kind}", got=f"{len(self.files('documents'))} finished shards")
+            raise InputError(
+                f"{str(self.folder)!r} holds no {kind}", got=f"{len(self.files('documents'))} finished shards"
+            )
         return pa.concat_tables(pq.read_table(path) for path in files).to_pandas()
 
     def _table(self, name: str) -> pd.DataFrame:
@@ -59,7 +61,7 @@ class Corpus:
 
     @property
     def errors(self) -> pd.DataFrame:
-        """Documents (or methods on one) that failed: document, place, method, kind, reason; also of an unfinished run."""
+        """What failed: document, place, method (None: the document itself), kind, reason; also of an unfinished run."""
         import pandas as pd
 
         rows = [error for _, shard in store.all_shards(self.folder) for error in shard["errors"]]
@@ -88,7 +90,9 @@ class Corpus:
         only = [("document", "=", document)]
         (about,) = pq.read_table(path / "documents.parquet", filters=only).to_pylist()
         if about["meta"] is None:
-            raise InputError(f"Corpus.maps: document {document} has none", got=f"{about['errors']} errors", do="See .errors.")
+            raise InputError(
+                f"Corpus.maps: document {document} has none", got=f"{about['errors']} errors", do="See .errors."
+            )
         tokens = tokens_of(about, pq.read_table(path / "tokens.parquet", filters=only).to_pylist())
         rows = pq.read_table(path / "rows.parquet", filters=only)
         method = np.array(rows.column("method").to_pylist(), dtype=object)
@@ -116,7 +120,9 @@ def tokens_of(about: Mapping[str, Any], rows: list[dict[str, Any]]) -> Tokens:
     def column(name: str) -> tuple[Any, ...]:
         return tuple(row[name] for row in rows)
 
-    spans = tuple(None if start is None else (start, stop) for start, stop in zip(column("start"), column("stop"), strict=True))
+    spans = tuple(
+        None if start is None else (start, stop) for start, stop in zip(column("start"), column("stop"), strict=True)
+    )
     ids = None if None in column("id") else column("id")
     return Tokens(about["text"], about["pair"], ids, column("piece"), spans, column("segment"), column("origin"))
 

@@ -16,6 +16,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -24,8 +25,6 @@ from clearhead.errors import InputError, MissingExtra
 COLUMNS = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 """Endings of files with columns; every other file holds a text a line."""
 PACKED = (".gz", ".zst")
-ESCAPED = "\udc80"
-"""The first of the characters that stand for a byte that is not UTF-8 (Python's surrogateescape)."""
 Value = tuple[str, Any]
 
 
@@ -61,17 +60,10 @@ def read(source: Source) -> Iterator[Document]:
     def documents() -> Iterator[Document]:
         if first is None:
             return
-        number = 0
-        for place, values in _then(first, found):
+        for number, (place, values) in enumerate(chain([first], found)):
             yield document(number, place, values)
-            number += 1
 
     return documents()
-
-
-def _then(first: Value, rest: Iterable[Value]) -> Iterator[Value]:
-    yield first
-    yield from rest
 
 
 def document(number: int, place: str, values: Any) -> Document:
@@ -144,7 +136,11 @@ def opened(name: str) -> BinaryIO:
         start = raw.peek(4)[:4]
     except (OSError, EOFError) as error:
         raise unreadable(name, error) from error
-    for mark, what in ((codecs.BOM_UTF32_LE, "UTF-32"), (codecs.BOM_UTF16_LE, "UTF-16"), (codecs.BOM_UTF16_BE, "UTF-16")):
+    for mark, what in (
+        (codecs.BOM_UTF32_LE, "UTF-32"),
+        (codecs.BOM_UTF16_LE, "UTF-16"),
+        (codecs.BOM_UTF16_BE, "UTF-16"),
+    ):
         if start.startswith(mark):
             raise InputError(f"corpus input {name} is {what}", allowed="UTF-8", do="Convert it, such as with iconv.")
     if start.startswith(codecs.BOM_UTF8):
@@ -181,7 +177,9 @@ def folder_rows(folder: Path) -> Iterator[Value]:
     """Each .txt file (packed or not) of a folder and those below it, in the order of their names."""
     found = sorted(p for p in folder.rglob("*") if p.name.removesuffix(".gz").removesuffix(".zst").endswith(".txt"))
     if not found:
-        raise InputError(f"corpus input {str(folder)!r}: no .txt file in this folder", allowed=".txt, .txt.gz, .txt.zst")
+        raise InputError(
+            f"corpus input {str(folder)!r}: no .txt file in this folder", allowed=".txt, .txt.gz, .txt.zst"
+        )
     for path in found:
         try:
             with opened(str(path)) as file:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -29,7 +28,7 @@ def finish(folder: Path, source: Mapping[str, Any], counts: Mapping[str, int], d
         write_sums(aside, folded(path for path, _ in store.all_shards(folder)), told)
         for name in TABLES:
             store.sync(aside / name)
-            os.replace(aside / name, folder / name)
+            (aside / name).replace(folder / name)
         aside.rmdir()
         store.sync(folder)
     store.write_manifest(folder, done)

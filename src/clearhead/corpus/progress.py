@@ -46,7 +46,9 @@ class Meter:
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn
 
-            self._bar = Progress(BarColumn(), TextColumn("{task.description}"), console=Console(stderr=True), transient=True)
+            self._bar = Progress(
+                BarColumn(), TextColumn("{task.description}"), console=Console(stderr=True), transient=True
+            )
             self._bar.start()
             self._task = self._bar.add_task(self.line(), total=self.total)
         return self
@@ -66,7 +68,7 @@ class Meter:
             print(f"clearhead: {self.line()}", file=sys.stderr, flush=True)  # noqa: T201
 
     def line(self) -> str:
-        """"1,280 of 2,000 documents, 31.2 documents/s, 1,702 tokens/s, 0:00:23 left, 2 failed"."""
+        """ "1,280 of 2,000 documents, 31.2 documents/s, 1,702 tokens/s, 0:00:23 left, 2 failed"."""
         counts, seconds = self.state.counts, max(time.monotonic() - self.start, 1e-9)
         of = "" if self.total is None else f" of {self.total:,}"
         parts = [f"{counts['documents']:,}{of} documents"]

@@ -46,6 +46,7 @@ class Writer:
         self._meta: dict[int, dict[str, Any]] = {}
         self._proof: dict[int, float] = {}
         self._rows: Any = None
+        self._waiting = 0
 
     def __enter__(self) -> Writer:
         import pyarrow as pa
@@ -56,7 +57,8 @@ class Writer:
         kinds = {"document": kinds.pop("document"), "method": word, **kinds, "summary": word}
         self._schema = pa.schema([*kinds.items(), *((name, pa.float64()) for name in VALUES)])
         self._rows = pq.ParquetWriter(
-            self.path / "rows.parquet", self._schema, use_dictionary=list(kinds),
+            self.path / "rows.parquet", self._schema, use_dictionary=list(kinds),  # pyright: ignore[reportArgumentType]
+
             column_encoding=dict.fromkeys(VALUES, "BYTE_STREAM_SPLIT"), **OPTIONS,
         )  # fmt: skip
         return self
@@ -166,7 +168,8 @@ class Writer:
         size = len(columns["value"])
         if size:
             self._blocks.append(Block({"document": document.number, "method": method, **columns}, size))
-        if sum(block.rows for block in self._blocks) >= AT_ONCE:
+        self._waiting += size
+        if self._waiting >= AT_ONCE:
             self._flush()
 
     def _flush(self) -> None:
@@ -175,7 +178,7 @@ class Writer:
         if self._blocks:
             arrays = [column(self._blocks, one.name, one.type) for one in self._schema]
             self._rows.write_table(pa.Table.from_arrays(arrays, schema=self._schema))
-            self._blocks = []
+            self._blocks, self._waiting = [], 0
 
 
 def labelled(labels: Sequence[Any], index: np.ndarray) -> np.ndarray:
@@ -183,7 +186,7 @@ def labelled(labels: Sequence[Any], index: np.ndarray) -> np.ndarray:
 
 
 def largest(values: np.ndarray, count: int) -> np.ndarray:
-    """Positions, in the flattened array, of the `count` largest absolute values along the last axis; ties to the first."""
+    """Positions in the flattened array of the `count` largest absolute values along the last axis; ties: the first."""
     order = np.argsort(-np.abs(values), axis=-1, kind="stable")[..., :count]
     size = values.shape[-1]
     return (np.arange(values.size // size)[:, None] * size + order.reshape(-1, order.shape[-1])).ravel()
@@ -247,7 +250,20 @@ def write_sums(path: Path, sums: Sums, told: Any = None) -> None:
     table(path / "lengths.parquet", list(sums.length_rows()), lengths | {"mean": pa.float64(), "sum": pa.string()})
 
 
-SUMS = ("method", "summary", "layer", "head", "documents", "values", "sum", "squares", "least", "largest", "bins", "counts")
+SUMS = (
+    "method",
+    "summary",
+    "layer",
+    "head",
+    "documents",
+    "values",
+    "sum",
+    "squares",
+    "least",
+    "largest",
+    "bins",
+    "counts",
+)
 
 
 def meta_text(meta: Mapping[str, Any] | None) -> str | None:

@@ -50,11 +50,11 @@ def run_corpus(
 ) -> Corpus:
     """Apply methods to every document of a corpus, into a directory of Parquet files; what is there is not redone.
 
-    `source`: a file of one text a line, .csv, .tsv, .jsonl or .parquet (with `column`, and `pair_column` for pairs), any
-    of them .gz or .zst, a folder of .txt files, "-" for standard input, or "hf:name[,config]:split:column".
+    `source`: a file of one text a line, .csv, .tsv, .jsonl or .parquet (with `column`, and `pair_column` for pairs),
+    any of them .gz or .zst (not .parquet), a folder of .txt files, "-" for standard input, or "hf:name[,config]:split:column".
     `methods`: names, with options as "effective_attention:part=raw". `granularity`: "maps" (every number), "top" (the
-    `top` largest keys of each query), "summary" (numbers for each token), "statistics" (for each document); whole-corpus
-    statistics come with all. `heads=False`: means over heads. `batch_tokens`: of one forward pass, padding counted.
+    `top` largest keys of each query), "summary" (numbers for each token), "statistics" (for each document);
+    whole-corpus statistics come with all. `heads=False`: means over heads. `batch_tokens`: of one forward pass, padding counted.
     `engine`: "local" or "ray", with so many `workers`, each with its own copy of the model and `threads`.
     `limit`: the first documents only. `max_errors`: the most documents that may fail before the run stops.
 
@@ -72,7 +72,8 @@ def run_corpus(
     loaded = load(model, dtype)
     origin = {
         "input": {"name": Path(asked.name).name, "column": column, "pair_column": pair_column, "limit": limit},
-        **{"model": dict(loaded.origin), "settings": chosen.as_json()},
+        "model": dict(loaded.origin),
+        "settings": chosen.as_json(),
     }
     name = str(model) if isinstance(model, (str, Path)) else ""
     job = local.Job(name, dtype, chosen, folder)
@@ -97,7 +98,7 @@ def run_corpus(
 
 
 def check_engine(engine: str, workers: int, model: object) -> None:
-    """Errors: InputError for an engine, a number of workers, or a model in memory that they cannot share; MissingExtra."""
+    """Errors: InputError for an engine, a number of workers, a model in memory that they cannot share; MissingExtra."""
     if engine not in ("local", "ray"):
         raise InputError("corpus: engine", got=repr(engine), allowed="local, ray")
     if workers < 1:
@@ -181,7 +182,8 @@ class State:
             elif there["input"] != mark:
                 first, last = shard.documents[0].place, shard.documents[-1].place
                 raise InputError(
-                    f"corpus: the input has changed since {str(self.folder)!r} was begun", got=f"other texts at {first} to {last}",
+                    f"corpus: the input has changed since {str(self.folder)!r} was begun",
+                    got=f"other texts at {first} to {last}",
                     do="Name another directory, or bring the input back.",
                 )  # fmt: skip
             else:

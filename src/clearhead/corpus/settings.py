@@ -87,7 +87,7 @@ def settings(
 
 
 def asked_for(spec: str) -> Asked:
-    """"name" or "name:option=value:option=value". Errors: InputError."""
+    """ "name" or "name:option=value:option=value". Errors: InputError."""
     name, *options = spec.split(":")
     method = find(name)
     given = engine.parse_options(method, options)

@@ -30,11 +30,14 @@ def status(folder: str | Path) -> str:
         f"{folder}: {state}",
         f"  model      {source['model']['model']} ({source['model']['revision'][:24]}, {source['model']['dtype']})",
         f"  methods    {', '.join(settings['methods'])}; {settings['granularity']}",
-        f"  documents  {counts['documents']:,} in {shards:,} shards, {counts['tokens']:,} tokens, {counts['bytes']:,} bytes",
+        f"  documents  {counts['documents']:,} in {shards:,} shards, {counts['tokens']:,} tokens",
+        f"  size       {counts['bytes']:,} bytes",
         f"  failed     {counts['failed']:,}",
     ]
     if counts["halved"]:
-        lines.append(f"  memory     was short {counts['halved']:,} times: those batches were halved, and round otherwise")
+        lines.append(
+            f"  memory     was short {counts['halved']:,} times: those batches were halved, and round otherwise"
+        )
     if broken:
         lines.append(f"  cut short  {broken} shards: they are done again")
     return "\n".join(lines)

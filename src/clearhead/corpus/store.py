@@ -30,7 +30,7 @@ from clearhead.maps.kept import save_json
 MANIFEST, SHARDS, ASIDE, LOCK, SHARD = "manifest.json", "shards", "aside", "lock", "shard.json"
 FORMAT = 1
 NEWEST = 64
-"""Shards whose contents are checked when a run goes on: all that a power cut can have caught. The others: their sizes."""
+"""Shards whose contents are checked when a run goes on: those a power cut can have caught. Of the others, the sizes."""
 
 
 @contextmanager
@@ -136,7 +136,7 @@ def claim(folder: Path, source: Mapping[str, Any]) -> None:
 
 
 def differences(there: Any, asked: Any, path: str = "") -> Iterator[str]:
-    """"granularity: there 'maps', asked 'top'", for every value that differs."""
+    """ "granularity: there 'maps', asked 'top'", for every value that differs."""
     if isinstance(there, dict) and isinstance(asked, dict):
         for name in {**there, **asked}:
             yield from differences(there.get(name), asked.get(name), f"{path}.{name}" if path else str(name))
@@ -149,7 +149,7 @@ def shard_folder(folder: Path, number: int) -> Path:
 
 
 def read_shard(path: Path, *, contents: bool = False) -> dict[str, Any] | None:
-    """shard.json of a whole shard; None where it is not there, or not whole: a size or (`contents`) a sha256 differs."""
+    """shard.json of a shard; None where it is not there or not whole: a size, or with `contents` a sha256, differs."""
     try:
         found = json.loads((path / SHARD).read_text("utf-8"))
         for name, file in found["files"].items():

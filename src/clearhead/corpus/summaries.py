@@ -62,7 +62,9 @@ def of_weights(result: Map, special: Array) -> list[Summary]:
         apart = np.abs(place[:, None] - place[None, :])
         for name, low, high in GROUPS:
             mask = (apart >= low) & (apart <= high)
-            values = np.einsum("lhqk,qk->lhq", share, mask.astype(np.float64)) if mask.any() else np.zeros(share.shape[:-1])
+            values = (
+                np.einsum("lhqk,qk->lhq", share, mask.astype(np.float64)) if mask.any() else np.zeros(share.shape[:-1])
+            )
             found[f"distance {name}"] = np.where(mask.any(-1), values, np.nan)
     return [made(result, name, values) for name, values in found.items()]
 

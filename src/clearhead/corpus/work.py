@@ -57,7 +57,13 @@ def fill(shard: Shard, model: Model, settings: Settings, path: Path) -> dict[str
     with Writer(path, settings) as writer:
         usable = measured(shard.documents, model, done)
         for batch in batches(usable, done.lengths, settings.batch_tokens):
-            run_batch(batch, model, settings, done, lambda document, trace: keep(document, trace, settings, writer, sums, done))
+            run_batch(
+                batch,
+                model,
+                settings,
+                done,
+                lambda document, trace: keep(document, trace, settings, writer, sums, done),
+            )
         writer.documents(shard.documents, done)
         writer.sums(sums)
     failed = {error["document"] for error in done.errors}
@@ -83,7 +89,7 @@ def measured(documents: Batch, model: Model, done: Done) -> list[Document]:
             continue
         try:
             done.lengths[document.number] = len(model.tokens_of(document.text, document.pair))
-        except Exception as error:  # whatever a tokenizer raises on a text: the others go on
+        except Exception as error:  # noqa: BLE001 whatever a tokenizer raises on a text: the others go on
             done.failed(document, error)
         else:
             usable.append(document)
@@ -108,7 +114,7 @@ def run_batch(
     try:
         texts = [one.text if one.pair is None else (one.text, one.pair) for one in batch]
         traces = model.trace_many(texts, errors="return")
-    except Exception as error:  # a model may raise anything; the documents that are not at fault go on
+    except Exception as error:  # noqa: BLE001 a model may raise anything; the documents that are not at fault go on
         if len(batch) == 1:
             done.failed(batch[0], error)
             return
@@ -140,9 +146,7 @@ def out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and ("out of memory" in words or "can't allocate memory" in words)
 
 
-def keep(
-    document: Document, trace: Trace, settings: Settings, writer: Writer, sums: Sums, done: Done
-) -> None:
+def keep(document: Document, trace: Trace, settings: Settings, writer: Writer, sums: Sums, done: Done) -> None:
     """Apply every method to a trace; a method that fails on it costs no other."""
     done.tokens += len(trace.tokens)
     writer.tokens(document, trace)
@@ -150,7 +154,7 @@ def keep(
         try:
             result = find(asked.name).function(trace, **asked.options_of(document.number, settings.seed))
             found = summaries(trace, result)
-        except Exception as error:  # as above
+        except Exception as error:  # noqa: BLE001 as above
             done.failed(document, error, asked.label)
             continue
         sums.add(asked.label, found, len(trace.tokens))

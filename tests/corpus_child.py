@@ -1,0 +1,82 @@
+"""A corpus run in a process of its own, to be killed by a test; the fork server has loaded torch before."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import random
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tiny import WORDS, tiny
+
+OPTIONS: dict[str, Any] = {
+    "methods": "effective_attention,attention_rollout",
+    "shard_documents": 20,
+    "batch_tokens": 400,
+}
+
+
+USED = ("tiny", "pyarrow.parquet", "clearhead.corpus.work", "clearhead.corpus.run", "clearhead.models.load")
+"""Loaded before the fork, beside torch and the model's own module."""
+
+
+def save_tiny(folder: Path, family: str = "bert") -> Path:
+    """A tiny random model as a folder that `load` reads."""
+    model, tokenizer = tiny(family)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def texts(count: int, seed: int = 0) -> list[str]:
+    """Texts of 1 to 30 words."""
+    draw = np.random.default_rng(seed)
+    return [" ".join(f"w{k}" for k in draw.integers(0, WORDS, draw.integers(1, 30))) for _ in range(count)]
+
+
+def run(options: dict[str, Any]) -> None:
+    """A run, in the process that is killed."""
+    import torch
+
+    from clearhead.corpus.run import run_corpus
+
+    torch.set_num_threads(1)
+    run_corpus(**options)
+
+
+def killed_runs(kills: int, span: float, seed: int, options: dict[str, Any]) -> list[int]:
+    """Start a run `kills` times, each killed (SIGKILL) at a random moment; then once undisturbed.
+
+    One moment in five is any time from its start, the others up to `span` seconds after it began to write: those fall
+    into the work itself. Returns the number of shards that were stored after each kill; a run that ends first is none.
+    """
+    context = mp.get_context("forkserver")
+    context.set_forkserver_preload(["pandas", "torch._dynamo", "transformers.models.bert.modeling_bert", *USED])
+    draw, found = random.Random(seed), list[int]()
+    folder = Path(options["output"])
+    for _ in range(kills):
+        process = context.Process(target=run, args=(options,))
+        process.start()
+        early, aside = draw.random() < 0.2, folder / "aside"
+        while process.is_alive() and not early and not (aside.is_dir() and any(aside.iterdir())):
+            time.sleep(0.01)
+        process.join(draw.uniform(0, span))
+        process.kill()
+        process.join()
+        if process.exitcode == -signal.SIGKILL:
+            found.append(len(list((folder / "shards").iterdir())) if folder.is_dir() else 0)
+    process = context.Process(target=run, args=(options,))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    return found
+
+
+def timed(options: dict[str, Any]) -> float:
+    """Seconds of an undisturbed run."""
+    start = time.perf_counter()
+    run(options)
+    return time.perf_counter() - start
