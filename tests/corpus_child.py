@@ -19,10 +19,6 @@ OPTIONS: dict[str, Any] = {
 }
 
 
-USED = ("tiny", "pyarrow.parquet", "clearhead.corpus.work", "clearhead.corpus.run", "clearhead.models.load")
-"""Loaded before the fork, beside torch and the model's own module."""
-
-
 def save_tiny(folder: Path, family: str = "bert") -> Path:
     """A tiny random model as a folder that `load` reads."""
     model, tokenizer = tiny(family)
@@ -54,7 +50,7 @@ def killed_runs(kills: int, span: float, seed: int, options: dict[str, Any]) -> 
     into the work itself. Returns the number of shards that were stored after each kill; a run that ends first is none.
     """
     context = mp.get_context("forkserver")
-    context.set_forkserver_preload(["pandas", "torch._dynamo", "transformers.models.bert.modeling_bert", *USED])
+    context.set_forkserver_preload(["corpus_warm"])
     draw, found = random.Random(seed), list[int]()
     folder = Path(options["output"])
     for _ in range(kills):

@@ -32,6 +32,11 @@ class Corpus:
         """What the run is of: model, settings, input, versions; `complete`, and `counts` once it is."""
         return store.read_manifest(self.folder)
 
+    @property
+    def methods(self) -> list[str]:
+        """As in the column `method`."""
+        return list(self.manifest["source"]["settings"]["methods"])
+
     def files(self, kind: str = "rows") -> list[Path]:
         """The Parquet files of all finished shards: "rows", "documents" or "tokens"."""
         if kind not in KINDS:
@@ -76,6 +81,11 @@ class Corpus:
     def covariance(self) -> pd.DataFrame:
         """Of the summaries, over documents, by method and layer. Errors: NotDefined."""
         return self._table("covariance")
+
+    @property
+    def lengths(self) -> pd.DataFrame:
+        """Pearson r of raw and effective attention by the number of tokens, mean over documents. Errors: NotDefined."""
+        return self._table("lengths")
 
     def maps(self, document: int) -> dict[str, Map]:
         """The Maps of a document by method, as they were computed; with "top", NotDefined.

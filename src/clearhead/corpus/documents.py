@@ -25,6 +25,7 @@ from clearhead.errors import InputError, MissingExtra
 COLUMNS = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 """Endings of files with columns; every other file holds a text a line."""
 PACKED = (".gz", ".zst")
+MARKS = {codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
 Value = tuple[str, Any]
 
 
@@ -122,30 +123,35 @@ def opened(name: str) -> BinaryIO:
 
     Errors: InputError where it cannot be read, or is UTF-16 or UTF-32.
     """
+    raw: Any = None
     try:
-        if name == "-":
-            raw: Any = sys.stdin.buffer
-        elif name.endswith(".gz"):
-            raw = gzip.open(name, "rb")  # noqa: SIM115
-        elif name.endswith(".zst"):
-            import pyarrow as pa
-
-            raw = io.BufferedReader(pa.input_stream(name, compression="zstd"))
-        else:
-            raw = Path(name).open("rb")  # noqa: SIM115
+        raw = unpacked(name)
         start = raw.peek(4)[:4]
-    except (OSError, EOFError) as error:
-        raise unreadable(name, error) from error
-    for mark, what in (
-        (codecs.BOM_UTF32_LE, "UTF-32"),
-        (codecs.BOM_UTF16_LE, "UTF-16"),
-        (codecs.BOM_UTF16_BE, "UTF-16"),
-    ):
-        if start.startswith(mark):
-            raise InputError(f"corpus input {name} is {what}", allowed="UTF-8", do="Convert it, such as with iconv.")
-    if start.startswith(codecs.BOM_UTF8):
-        raw.read(3)
+        for mark, what in MARKS.items():
+            if start.startswith(mark):
+                raise InputError(
+                    f"corpus input {name} is {what}", allowed="UTF-8", do="Convert it, such as with iconv."
+                )
+        if start.startswith(codecs.BOM_UTF8):
+            raw.read(3)
+    except (OSError, EOFError, InputError) as error:
+        if raw is not None:
+            raw.close()
+        raise error if isinstance(error, InputError) else unreadable(name, error) from error
     return raw
+
+
+def unpacked(name: str) -> Any:
+    """The file to read bytes from, by its ending."""
+    if name == "-":
+        return sys.stdin.buffer
+    if name.endswith(".gz"):
+        return gzip.open(name, "rb")
+    if name.endswith(".zst"):
+        import pyarrow as pa
+
+        return io.BufferedReader(pa.input_stream(name, compression="zstd"))
+    return Path(name).open("rb")
 
 
 def unreadable(name: str, error: BaseException) -> InputError:

@@ -58,8 +58,9 @@ def in_processes(shards: Iterable[Shard], job: Job, workers: int) -> Iterator[Re
     """
     left, attempts = iter(shards), dict[int, int]()
     again: list[Shard] = []
+    context = processes()
     while True:
-        pool = ProcessPoolExecutor(workers, mp.get_context("spawn"), initializer=start, initargs=(job,))
+        pool = ProcessPoolExecutor(workers, context, initializer=start, initargs=(job,))
         running: dict[Future[Result], Shard] = {}
         try:
             while True:
@@ -80,6 +81,17 @@ def in_processes(shards: Iterable[Shard], job: Job, workers: int) -> Iterator[Re
             count_lost(running.values(), attempts)
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+def processes() -> Any:
+    """How workers are started: from one server that has loaded the libraries, or anew where there is no such thing."""
+    if "forkserver" not in mp.get_all_start_methods():
+        return mp.get_context("spawn")
+    context = mp.get_context("forkserver")
+    context.set_forkserver_preload(
+        ["pandas", "transformers.modeling_utils", "clearhead.models.load", "clearhead.corpus.work"]
+    )
+    return context
 
 
 def count_lost(shards: Iterable[Shard], attempts: dict[int, int]) -> None:
