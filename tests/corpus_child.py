@@ -43,27 +43,27 @@ def run(options: dict[str, Any]) -> None:
     run_corpus(**options)
 
 
-def killed_runs(kills: int, span: float, seed: int, options: dict[str, Any]) -> list[int]:
+def killed_runs(kills: int, step: int, seed: int, options: dict[str, Any]) -> list[int]:
     """Start a run `kills` times, each killed (SIGKILL) at a random moment; then once undisturbed.
 
-    One moment in five is any time from its start, the others up to `span` seconds after it began to write: those fall
-    into the work itself. Returns the number of shards that were stored after each kill; a run that ends first is none.
+    The moment: up to half a second after it has stored 0 to `step` shards more, and one time in five at any moment of
+    its start. Returns the number of shards that were stored after each kill; a run that ends before is none.
     """
     context = mp.get_context("forkserver")
     context.set_forkserver_preload(["corpus_warm"])
     draw, found = random.Random(seed), list[int]()
-    folder = Path(options["output"])
+    shards = Path(options["output"]) / "shards"
     for _ in range(kills):
+        early, wanted = draw.random() < 0.2, stored(shards) + draw.randint(0, step)
         process = context.Process(target=run, args=(options,))
         process.start()
-        early, aside = draw.random() < 0.2, folder / "aside"
-        while process.is_alive() and not early and not (aside.is_dir() and any(aside.iterdir())):
+        while process.is_alive() and not early and not (stored(shards) >= wanted and any_aside(shards)):
             time.sleep(0.01)
-        process.join(draw.uniform(0, span))
+        process.join(draw.uniform(0, 0.5))
         process.kill()
         process.join()
         if process.exitcode == -signal.SIGKILL:
-            found.append(len(list((folder / "shards").iterdir())) if folder.is_dir() else 0)
+            found.append(stored(shards))
     process = context.Process(target=run, args=(options,))
     process.start()
     process.join()
@@ -71,8 +71,10 @@ def killed_runs(kills: int, span: float, seed: int, options: dict[str, Any]) -> 
     return found
 
 
-def timed(options: dict[str, Any]) -> float:
-    """Seconds of an undisturbed run."""
-    start = time.perf_counter()
-    run(options)
-    return time.perf_counter() - start
+def stored(shards: Path) -> int:
+    return len(list(shards.iterdir())) if shards.is_dir() else 0
+
+
+def any_aside(shards: Path) -> bool:
+    """Whether a shard is being written."""
+    return any((shards.parent / "aside").iterdir())

@@ -214,12 +214,13 @@ def summed(order: list[int], parts: int, folder: Path | None = None) -> tuple[li
         groups[k * parts // len(order)].add("m", made(document), document % 3)
     total = Sums()
     for k, group in enumerate(reversed(groups)):
-        if folder is not None:
-            path = folder / f"{k}"
-            path.mkdir()
-            write_sums(path, group)
-            group = read_sums(path)
-        total.merge(group)
+        if folder is None:
+            total.merge(group)
+            continue
+        path = folder / f"{k}"
+        path.mkdir()
+        write_sums(path, group)
+        total.merge(read_sums(path))
     return list(total.rows()), list(total.pair_rows()), list(total.length_rows())
 
 

@@ -17,7 +17,6 @@ from clearhead.studies.mixing import GROUPS
 from clearhead.studies.page import STYLE, figure
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.figure import Figure
 
 TITLES = {
@@ -28,6 +27,12 @@ TITLES = {
     "pearson": "Pearson r of raw and effective attention, by row",
 }
 """Summaries that have a figure of their own, where the corpus has them."""
+
+
+NOTE = (
+    "Mean over all tokens and heads; the band spans the means, over heads, of their first and third quartiles (to the "
+    "width of a bin, 3 %). Shares are of absolute weights."
+)
 
 
 def write_report(folder: str | Path, path: str | Path, *, overwrite: bool = False) -> Path:
@@ -41,11 +46,11 @@ def write_report(folder: str | Path, path: str | Path, *, overwrite: bool = Fals
     drawn = figures(corpus)
     body = "".join([
         "<h1>A corpus, measured</h1>", f'<p class="lead">{html.escape(lead(corpus))}</p>',
-        '<h2>By layer</h2><p class="soft">Mean over all tokens and heads; the band holds the middle half of the tokens '
-        "(to the width of a bin, 3 %). Shares are of absolute weights.</p>",
+        "<h2>By layer</h2>", f'<p class="soft">{NOTE}</p>',
         '<div class="figures">', *(figure(name, svg(one)) for name, one in drawn.items()), "</div>",
         "<h2>What this comes from</h2><dl>",
-        *(f"<dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd>" for name, value in about(corpus).items()), "</dl>",
+        *(f"<dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd>" for name, value in about(corpus).items()),
+        "</dl>",
     ])  # fmt: skip
     policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
     page = (
@@ -81,7 +86,7 @@ def about(corpus: Corpus) -> dict[str, str]:
 
 def figures(corpus: Corpus) -> dict[str, Figure]:
     """The figures that the corpus has numbers for, by name."""
-    table = corpus.statistics
+    table: Any = corpus.statistics
     table = table[table["layer"].notna() & (table["values"] > 0)]
     found: dict[str, Figure] = {}
     for name, title in TITLES.items():
@@ -103,13 +108,13 @@ def figures(corpus: Corpus) -> dict[str, Figure]:
     return found
 
 
-def over_heads(rows: pd.DataFrame, name: str) -> pd.Series[float]:
+def over_heads(rows: Any, name: str) -> Any:
     """[layer]: a column's mean over heads, each weighing as many as its values."""
     weight = rows["values"]
     return (rows[name] * weight).groupby(rows["layer"]).sum() / weight.groupby(rows["layer"]).sum()
 
 
-def by_layer(title: str, rows: pd.DataFrame) -> Figure:
+def by_layer(title: str, rows: Any) -> Figure:
     """One curve a method, with the mean of the heads' quartiles."""
     drawing, (axis,) = draw(title)
     keys = rows[["method", "summary"]].drop_duplicates().itertuples(index=False)
@@ -122,7 +127,7 @@ def by_layer(title: str, rows: pd.DataFrame) -> Figure:
     return _finished(drawing, axis)
 
 
-def by_distance(method: str, rows: pd.DataFrame) -> Figure:
+def by_distance(method: str, rows: Any) -> Figure:
     """Figure 4a of Brunner et al. 2020: each distance's curve, 100 % over the layers."""
     drawing, (axis,) = draw(f"{method}: neighbours by distance, each curve 100 % over the layers")
     for colour, (name, _, _) in zip(_colours(), GROUPS, strict=False):
@@ -136,7 +141,7 @@ def by_distance(method: str, rows: pd.DataFrame) -> Figure:
     return _finished(drawing, axis)
 
 
-def by_length(lengths: pd.DataFrame) -> Figure:
+def by_length(lengths: Any) -> Figure:
     """Figure 1a of Brunner et al. 2020: Pearson r of raw and effective attention by the length of the text."""
     drawing, (axis,) = draw("Raw and effective attention, by length of the text")
     for colour, (method, part) in zip(_colours(), lengths.groupby("method"), strict=False):
@@ -147,8 +152,8 @@ def by_length(lengths: pd.DataFrame) -> Figure:
     return drawing
 
 
-def _colours() -> list[str]:
-    return list(COLOURS) * 8
+def _colours() -> tuple[str, ...]:
+    return (*COLOURS,) * 8
 
 
 def _finished(drawing: Figure, axis: Any) -> Figure:

@@ -51,10 +51,12 @@ def run_corpus(
     """Apply methods to every document of a corpus, into a directory of Parquet files; what is there is not redone.
 
     `source`: a file of one text a line, .csv, .tsv, .jsonl or .parquet (with `column`, and `pair_column` for pairs),
-    any of them .gz or .zst (not .parquet), a folder of .txt files, "-" for standard input, or "hf:name[,config]:split:column".
+    any of them .gz or .zst (not .parquet), a folder of .txt files, "-" for standard input, or
+    "hf:name[,config]:split:column".
     `methods`: names, with options as "effective_attention:part=raw". `granularity`: "maps" (every number), "top" (the
     `top` largest keys of each query), "summary" (numbers for each token), "statistics" (for each document);
-    whole-corpus statistics come with all. `heads=False`: means over heads. `batch_tokens`: of one forward pass, padding counted.
+    whole-corpus statistics come with all. `heads=False`: means over heads. `batch_tokens`: of one forward pass, padding
+    counted.
     `engine`: "local" or "ray", with so many `workers`, each with its own copy of the model and `threads`.
     `limit`: the first documents only. `max_errors`: the most documents that may fail before the run stops.
 
