@@ -10,8 +10,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 import torch
 from corpus_child import killed_runs, save_tiny, texts
@@ -157,13 +159,12 @@ def test_statistics_are_those_of_the_rows(whole: Corpus) -> None:
 
 
 def test_readable_by_other_programs(whole: Corpus) -> None:
-    duckdb, polars = pytest.importorskip("duckdb"), pytest.importorskip("polars")
     pattern = str(whole.folder / "shards" / "*" / "rows.parquet")
     wanted = whole.to_pandas()
     query = f"select count(*), sum(value) from '{pattern}' where summary = 'entropy'"
     entropy = wanted[wanted["summary"] == "entropy"]["value"]
     assert duckdb.sql(query).fetchall()[0] == (len(entropy), pytest.approx(entropy.sum()))
-    assert polars.scan_parquet(pattern).select("value").collect().height == len(wanted)
+    assert pl.scan_parquet(pattern).select("value").collect().height == len(wanted)
     files = sorted((whole.folder / "shards").glob("*/rows.parquet"))
     assert len(pd.concat(map(pd.read_parquet, files))) == len(wanted)
 
@@ -444,6 +445,18 @@ def test_killed_runs_end_as_undisturbed(place: Path, tmp_path: Path) -> None:
     assert len(stored) >= 3
     assert stored == sorted(stored)
     assert stored[-1] > 0
+
+
+def test_ray_stores_the_same(place: Path, tmp_path: Path, whole: Corpus) -> None:
+    """The same rows to the bit from actors, and from worker processes; the cluster is ended."""
+    import ray
+
+    options: dict[str, Any] = {**SMALL, "model": place / "model", "engine": "ray", "workers": 2}
+    corpus = ch.run_corpus(place / "texts.txt", tmp_path / "ray", **options)
+    assert not ray.is_initialized()
+    assert_same(corpus, whole)
+    with pytest.raises(InputError, match="Ray at localhost:1 cannot be reached"):
+        ch.run_corpus(place / "texts.txt", tmp_path / "none", **options, ray_address="localhost:1")
 
 
 @pytest.mark.slow
