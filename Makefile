@@ -19,7 +19,7 @@ demo: $(READY) ## write report.html about a real text with the demo model
 
 test: $(READY) ## run the tests (all but those on large real models)
 	@echo "Running the tests ..."
-	@$(BIN)/python -m pytest -m "not models" -n auto --dist worksteal
+	@$(BIN)/python -m pytest -m "not models and not slow" -n auto --dist worksteal
 
 check: $(READY) ## lint, format, types, layers, generated documents
 	@echo "ruff: lint";          $(BIN)/ruff check --quiet .

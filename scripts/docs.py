@@ -46,9 +46,11 @@ def command_line_page() -> str:
 
     from clearhead.cli import app
 
-    names = list(getattr(get_command(app), "commands", {}))
+    names: list[str] = []
+    for name, command in getattr(get_command(app), "commands", {}).items():
+        names += [name, *(f"{name} {inner}" for inner in getattr(command, "commands", {}))]
     parts = [GENERATED, "# Command line\n"]
-    for arguments in [[], *([name] for name in names)]:
+    for arguments in [[], *(name.split() for name in names)]:
         result = CliRunner().invoke(app, [*arguments, "--help"], prog_name="clearhead")
         if result.exit_code:
             sys.exit(f"clearhead {' '.join(arguments)} --help failed: {result.output}")

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 from clearhead import errors
 
 if TYPE_CHECKING:
+    from clearhead.corpus.dataset import Corpus, open_corpus
+    from clearhead.corpus.run import run_corpus
     from clearhead.explorer.notebook import explore, report
     from clearhead.faithfulness.compare import compare
     from clearhead.faithfulness.result import Comparison
@@ -55,6 +57,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Comparison",
+    "Corpus",
     "Goal",
     "Map",
     "Model",
@@ -86,9 +89,11 @@ __all__ = [
     "integrated_gradients",
     "load",
     "mixing_ratio",
+    "open_corpus",
     "relevance",
     "report",
     "residual_norms",
+    "run_corpus",
     "token_identifiability",
     "token_identifiability_naive",
     "value_zeroing",
@@ -99,6 +104,9 @@ _HOME = {
     "Comparison": "clearhead.faithfulness.result",
     "Goal": "clearhead.target",
     "SimilarTo": "clearhead.target",
+    "Corpus": "clearhead.corpus.dataset",
+    "open_corpus": "clearhead.corpus.dataset",
+    "run_corpus": "clearhead.corpus.run",
     "compare": "clearhead.faithfulness.compare",
     "Map": "clearhead.maps",
     "Model": "clearhead.models.model",

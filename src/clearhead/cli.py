@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clearhead import __version__
+from clearhead.corpus import commands
 from clearhead.errors import ClearheadError, InputError, MissingExtra
 
 if TYPE_CHECKING:
@@ -61,6 +62,9 @@ ProbesOption = Annotated[
         "--probes", min=0, help="Random probes a token for the contributions; 0 leaves them out [default: by length]."
     ),
 ]
+
+
+app.add_typer(commands.app, name="corpus")
 
 
 def show_version(wanted: bool) -> None:

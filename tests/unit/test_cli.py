@@ -17,7 +17,12 @@ from clearhead import __version__, cli
 from clearhead.cli import DEMO_TEXT, app
 from clearhead.maps import Map, Table
 
-COMMANDS: dict[str, Any] = getattr(get_command(app), "commands")  # noqa: B009
+TOP: dict[str, Any] = getattr(get_command(app), "commands")  # noqa: B009
+COMMANDS: dict[str, Any] = TOP | {
+    f"{name} {inner}": command
+    for name, group in TOP.items()
+    for inner, command in getattr(group, "commands", {}).items()
+}
 
 
 def clearhead(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -32,7 +37,8 @@ def clearhead(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 
 
 def test_there_are_commands() -> None:
-    assert set(COMMANDS) == {"report", "serve", "map", "methods", "demo", "compare", "reproduce"}
+    assert set(TOP) == {"report", "serve", "map", "methods", "demo", "compare", "reproduce", "corpus"}
+    assert set(COMMANDS) - set(TOP) == {f"corpus {name}" for name in ("run", "status", "merge", "report")}
 
 
 @pytest.mark.parametrize("name", ["", *COMMANDS])

@@ -100,7 +100,10 @@ def test_the_readme_runs(root: Path, demo_model: object, monkeypatch: pytest.Mon
     [
         "README.md",
         "CONTRIBUTING.md",
-        *(f"docs/{name}.md" for name in ("index", "how-to-read", "methods", "explorer", "faithfulness", "reproduce")),
+        *(
+            f"docs/{name}.md"
+            for name in ("index", "how-to-read", "methods", "explorer", "faithfulness", "reproduce", "corpus", "sizing")
+        ),
     ],
 )
 def test_links_lead_somewhere(root: Path, page: str) -> None:

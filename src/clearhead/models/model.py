@@ -203,6 +203,10 @@ class Model:
             return numbered(error, index, errors)
         return replace(trace, warnings=(*trace.warnings, f"traced alone, since a batch with it failed: {failed}"))
 
+    def forget_proofs(self) -> None:
+        """Compare the next trace of every situation with the untouched model again, as if nothing was proven yet."""
+        self._proven.clear()
+
     def tokens_of(self, text: str, pair: str | None = None) -> Tokens:
         """The tokens of a text (or pair), without running the model. Errors: as `trace` for the text."""
         return self._encode(text, pair).tokens

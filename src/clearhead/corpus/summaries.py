@@ -1,0 +1,176 @@
+"""What is kept of one result for each token: shares, entropy, distances; null-space share and Pearson r; tables.
+
+Every summary is an array [layer, head, token] (an axis that it does not have has size 1). Where it is not defined it
+is NaN here, and has no row in the data set.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from clearhead.errors import ProofError
+from clearhead.maps import Map, Table
+from clearhead.methods.effective_attention import effective_attention
+from clearhead.studies.mixing import GROUPS
+from clearhead.tokens import TEXT
+from clearhead.trace import Trace
+
+Array = np.ndarray
+INDEX = ("layer", "depth", "head", "token", "query", "kv_head")
+"""Columns of a Table that say where a number belongs."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """`values` [layer, head, token]; `layers` numbers its layers; which of the axes it has."""
+
+    name: str
+    values: Array
+    layers: tuple[int, ...] | None
+    heads: bool
+    tokens: bool
+
+
+def summaries(trace: Trace, result: Map | Table) -> list[Summary]:
+    """The summaries of a result, in a fixed order."""
+    if isinstance(result, Table):
+        return of_table(result)
+    if {"query", "key"} <= set(result.dims) and "target" not in result.dims and "bound" not in result.dims:
+        special = np.array([origin != TEXT for origin in trace.part().keys.origin])
+        found = of_weights(result, special)
+        whole = result.meta["method"] == "effective_attention" and result.meta["options"]["part"] == "effective"
+        return found + (against_raw(trace, result, special) if whole else [])
+    return of_values(result)
+
+
+def of_weights(result: Map, special: Array) -> list[Summary]:
+    """Of (layer, head, query, key): shares of the absolute weights of a row.
+
+    own share |w_ii| / s, entropy - sum p ln p with p = |w| / s, special tokens, and neighbours by distance (left and
+    right pooled), s = sum_j |w_ij|. Not defined for a row of zeros, nor a distance at which the text has no token.
+    """
+    weights = np.abs(spread(result, ("layer", "head", "query", "key")).astype(np.float64))
+    total = weights.sum(-1, keepdims=True)
+    share = np.divide(weights, total, out=np.full_like(weights, np.nan), where=total > 0)
+    logs = np.log(share, out=np.zeros_like(share), where=share > 0)
+    found = {"entropy": np.maximum(-(share * logs).sum(-1), 0.0), "special": share @ special.astype(np.float64)}
+    if result.tokens["query"] == result.tokens["key"]:
+        place = np.arange(share.shape[-1])
+        found = {"own": share[..., place, place], **found}
+        apart = np.abs(place[:, None] - place[None, :])
+        for name, low, high in GROUPS:
+            mask = (apart >= low) & (apart <= high)
+            values = (
+                np.einsum("lhqk,qk->lhq", share, mask.astype(np.float64)) if mask.any() else np.zeros(share.shape[:-1])
+            )
+            found[f"distance {name}"] = np.where(mask.any(-1), values, np.nan)
+    return [made(result, name, values) for name, values in found.items()]
+
+
+def made(result: Map, name: str, values: Array, *, tokens: bool = True) -> Summary:
+    layers = tuple(int(x) for x in result.coords["layer"]) if "layer" in result.dims else None
+    return Summary(name, values, layers, "head" in result.dims, tokens)
+
+
+def spread(result: Map, dims: tuple[str, ...]) -> Array:
+    """The values with these axes in this order, size 1 where the Map lacks one."""
+    order = [result.dims.index(dim) for dim in dims if dim in result.dims]
+    there = result.values.transpose(order)
+    shape = [result.sizes.get(dim, 1) for dim in dims]
+    return there.reshape(shape)
+
+
+def of_values(result: Map) -> list[Summary]:
+    """Of a Map without rows of weights: its own numbers, one summary for each bound or target."""
+    token = next((dim for dim in ("query", "key") if dim in result.dims), None)
+    rest = [dim for dim in result.dims if dim not in ("layer", "head", token)]
+    found = [("value", result)]
+    for dim in rest:
+        found = [
+            (f"{dim} {label}" if name == "value" else f"{name}, {dim} {label}", one.sel(**{dim: label}))
+            for name, one in found
+            for label in one.coords[dim]
+        ]
+    axes = ("layer", "head", token or "token")
+    return [made(one, name, spread(one, axes).astype(np.float64), tokens=token is not None) for name, one in found]
+
+
+def of_table(table: Table) -> list[Summary]:
+    """Each column of numbers, by layer, head and token; of words, 1 for each word ("verdict=uncertain").
+
+    A table by depth has its numbers under layer = depth - 1: the state after that layer, -1 before the first.
+    """
+    columns = dict(table.columns)
+    if "depth" in columns:
+        columns["layer"] = columns["depth"] - 1
+    token = next((name for name in ("token", "query") if name in columns), None)
+    axes = [np.unique(columns[name]) if name in columns else None for name in ("layer", "head", token or "")]
+    place = tuple(
+        np.zeros(len(table), int) if axis is None else np.searchsorted(axis, columns[name])
+        for axis, name in zip(axes, ("layer", "head", token or ""), strict=True)
+    )
+    shape = [1 if axis is None else len(axis) for axis in axes]
+    found: dict[str, Array] = {}
+    for name, column in columns.items():
+        if name in INDEX:
+            continue
+        words = column.dtype == object and any(isinstance(value, str) for value in column)
+        for title, numbers in one_hot(name, column) if words else [(name, numeric(column))]:
+            found[title] = np.full(shape, np.nan)
+            found[title][place] = numbers
+    layers = None if axes[0] is None else tuple(int(x) for x in axes[0])
+    return [Summary(name, values, layers, axes[1] is not None, axes[2] is not None) for name, values in found.items()]
+
+
+def one_hot(name: str, column: Array) -> list[tuple[str, Array]]:
+    there = sorted({value for value in column if value is not None})
+    return [(f"{name}={value}", np.array([float(one == value) for one in column])) for value in there]
+
+
+def numeric(column: Array) -> Array:
+    return np.array([np.nan if value is None else float(value) for value in column])
+
+
+def against_raw(trace: Trace, effective: Map, special: Array) -> list[Summary]:
+    """Raw beside effective attention: null-space share 1 - ||a_eff||^2 / ||a||^2 and Pearson r of each row over its
+    visible keys, Pearson r of a head over all of them, and the special tokens' share of raw attention.
+
+    Errors: ProofError where an effective row is longer than its row beyond rounding.
+    """
+    raw = spread(effective_attention(trace, part="raw"), ("layer", "head", "query", "key")).astype(np.float64)
+    kept = spread(effective, ("layer", "head", "query", "key")).astype(np.float64)
+    norm = np.square(raw).sum(-1)
+    share = 1 - np.square(kept).sum(-1) / norm
+    allowed = 8 * max(effective.meta["rounding"], trace.eps * raw.shape[-1] ** 0.5)
+    if share.min() < -allowed:
+        raise ProofError(
+            "corpus: an effective row of attention is longer than its row",
+            got=f"a null-space share of {share.min():.3g}", allowed=f"0 to 1 within {allowed:.1g}",
+        )  # fmt: skip
+    visible = np.stack([layer.visible.mask().cpu().numpy() for layer in trace.layers])[:, None]
+    rows = correlation(raw, kept, visible, (-1,))
+    heads = correlation(raw, kept, visible, (-2, -1))[..., None]
+    return [
+        made(effective, "null-space share", share.clip(0.0, 1.0)),
+        made(effective, "pearson", rows),
+        made(effective, "pearson of the head", heads, tokens=False),
+        made(effective, "special, raw", (raw / raw.sum(-1, keepdims=True)) @ special.astype(np.float64)),
+    ]
+
+
+def correlation(a: Array, b: Array, mask: Array, axes: tuple[int, ...]) -> Array:
+    """Pearson r over the entries of the mask; NaN where either side is constant (to a relative 1e-6)."""
+    seen = np.broadcast_to(mask, a.shape)
+    count = seen.sum(axes, keepdims=True)
+
+    def centred(x: Array) -> tuple[Array, Array, Array]:
+        x = np.where(seen, x, 0.0)
+        moved = np.where(seen, x - x.sum(axes, keepdims=True) / count, 0.0)
+        return moved, np.sqrt(np.square(moved).sum(axes)), np.sqrt(np.square(x).sum(axes))
+
+    (x, sx, wholex), (y, sy, wholey) = centred(a), centred(b)
+    defined = (sx > 1e-6 * wholex) & (sy > 1e-6 * wholey)
+    r = np.divide((x * y).sum(axes), sx * sy, out=np.full(sx.shape, np.nan), where=defined)
+    return r.clip(-1.0, 1.0)
