@@ -62,6 +62,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) --constraint constraints.txt --editable '.[dev]'
 	@$(PIP) --no-deps $(DEMO)
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV) || true # on all processors; some packages carry files of other Pythons
 	@touch $@
 
 clean: ## remove the environment and everything made by these commands
