@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from clearhead.methods.relevance import relevance
     from clearhead.methods.residual_norms import residual_norms
     from clearhead.methods.token_identifiability_naive import token_identifiability_naive
+    from clearhead.methods.ttcav import ttcav
     from clearhead.methods.value_zeroing import value_zeroing
     from clearhead.methods.vector_norms import vector_norms
     from clearhead.models.load import load
@@ -96,6 +97,7 @@ __all__ = [
     "run_corpus",
     "token_identifiability",
     "token_identifiability_naive",
+    "ttcav",
     "value_zeroing",
     "vector_norms",
 ]
@@ -139,6 +141,7 @@ _HOME = {
     "integrated_gradients": "clearhead.methods.integrated_gradients",
     "attention_attribution": "clearhead.methods.attention_attribution",
     "relevance": "clearhead.methods.relevance",
+    "ttcav": "clearhead.methods.ttcav",
     "head_importance": "clearhead.methods.attention_attribution",
     "attribution_tree": "clearhead.methods.attention_attribution",
     "value_zeroing": "clearhead.methods.value_zeroing",

@@ -92,6 +92,10 @@ class Runner(Protocol):
         """
         ...
 
+    def trace_many(self, texts: Sequence[str | tuple[str, str]]) -> list[Trace]:
+        """As `Tracer.trace_many`."""
+        ...
+
 
 class Tracer(Protocol):
     """A model that traces texts, as studies of many texts see it."""

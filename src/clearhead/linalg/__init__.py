@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from clearhead.linalg.block import replay, row_errors
     from clearhead.linalg.carried import Rules, carry, carry_cost, carry_head
+    from clearhead.linalg.concept import concept_direction, told_apart
     from clearhead.linalg.decompose import head_norms, mixing, part_norms, proximity
     from clearhead.linalg.flow import flow_cost, max_flows
     from clearhead.linalg.gradients import (
@@ -43,6 +44,7 @@ __all__ = [
     "carry_head",
     "certificate",
     "completeness",
+    "concept_direction",
     "contributions",
     "disagreement",
     "effective_attention",
@@ -68,6 +70,7 @@ __all__ = [
     "sampled_norms",
     "spectral_norms",
     "squared_norms",
+    "told_apart",
     "value_distances",
     "value_matrix",
     "weight_bounds",
@@ -80,6 +83,7 @@ _HOME = {
     "carry_head": "carried",
     "certificate": "rank",
     "completeness": "gradients",
+    "concept_direction": "concept",
     "contributions": "jacobian",
     "disagreement": "jacobian",
     "effective_attention": "nullspace",
@@ -105,6 +109,7 @@ _HOME = {
     "sampled_norms": "jacobian",
     "spectral_norms": "jacobian",
     "squared_norms": "jacobian",
+    "told_apart": "concept",
     "value_distances": "zeroing",
     "value_matrix": "rank",
     "weight_bounds": "polytope",
