@@ -90,7 +90,9 @@ def test_a_killed_study_goes_on_to_the_same_numbers(root: Path, files: Path, tmp
         assert not (killed / "index.html").exists()
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert " 1. linear probe, cosine neighbour, last layer: paper 93 % recovered; measured " in done.stdout
-    whole = study.reproduce(dataclasses.replace(options, epochs=100), tmp_path / "whole", say=lambda line: None)
+    whole = study.reproduce(
+        dataclasses.replace(options, epochs=study.Plan.epochs), tmp_path / "whole", say=lambda line: None
+    )
     for path in (tmp_path / "whole" / "numbers").glob("*.parquet"):
         ours, theirs = ch.Table.load(path), ch.Table.load(killed / "numbers" / path.name)
         for name in set(ours.columns) - {"seconds"}:
