@@ -33,6 +33,14 @@ RIDGE = 1e-3
 """Added to the diagonal of the covariance of the states, relative to its mean."""
 TEMPERATURE = 0.1
 """Of the loss "nearest", for distances in units of 1 - cos, or of half the mean squared difference of a component."""
+USUAL = -1
+"""For rate, batch and epochs: as in `SCHEDULES`."""
+SCHEDULES: dict[str, dict[str, Any]] = {
+    "ridge": {"rate": 3e-2, "batch": 512, "epochs": 6},
+    "far": {"rate": 1e-2, "batch": 256, "epochs": 10},
+}
+"""How long and how fast: linear probes on the loss "distance" start at its neighbour, the ridge solution; all others
+far away."""
 ROWS = 8192
 """Rows read at a time where all are summed over."""
 
@@ -48,16 +56,19 @@ class Recipe:
     loss: Loss = "distance"
     hidden: int = 1000
     dropout: float = 0.0
-    rate: float = 0.0
-    """At the start; it falls linearly to 0 over all epochs. 0: 3e-2 for linear
-    probes on the loss "distance", else 1e-2."""
-    batch: int = 256
-    epochs: int = 10
+    rate: float = USUAL
+    """At the start; it falls linearly to 0 over all epochs."""
+    batch: int = USUAL
+    epochs: int = USUAL
     patience: int = 5
     """Epochs without a better validation rate before training stops."""
     seed: int = 0
 
     def __post_init__(self) -> None:
+        start = "ridge" if (self.kind, self.loss) == ("linear", "distance") else "far"
+        for name, value in SCHEDULES[start].items():
+            if getattr(self, name) == USUAL:
+                object.__setattr__(self, name, value)
         for name, allowed in (("kind", KINDS), ("distance", ("cosine", "l2")), ("loss", ("distance", "nearest"))):
             if getattr(self, name) not in allowed:
                 what = "probe" if name == "kind" else name
@@ -69,12 +80,10 @@ class Recipe:
         for name in ("hidden", "batch", "epochs", "patience"):
             if type(getattr(self, name)) is not int or getattr(self, name) < 1:
                 raise InputError(f"probes: {name}", got=repr(getattr(self, name)), allowed="a whole number from 1")
+        if not self.rate > 0:
+            raise InputError("probes: rate", got=self.rate, allowed="above 0")
         if type(self.seed) is not int or not 0 <= self.seed < 2**31:
             raise InputError("probes: seed", got=repr(self.seed), allowed="a whole number from 0 to 2^31 - 1")
-
-    @property
-    def learning_rate(self) -> float:
-        return self.rate or (3e-2 if (self.kind, self.loss) == ("linear", "distance") else 1e-2)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from clearhead.errors import InputError
 from clearhead.maps import Table
 from clearhead.probes.bar import progress_bar
 from clearhead.probes.features import Features, Progress, Text, no_progress, write_features
-from clearhead.probes.probe import Distance, Kind, Loss, Probe, Recipe
+from clearhead.probes.probe import USUAL, Distance, Kind, Loss, Probe, Recipe
 from clearhead.probes.rates import Split, fold_examples, interval, split_examples
 from clearhead.probes.training import Fit, Task, train
 from clearhead.trace import Embedding, Tracer
@@ -95,7 +95,7 @@ def token_identifiability(
     seed: int = 0,
     hidden: int = 1000,
     dropout: float = 0.0,
-    epochs: int = 10,
+    epochs: int | None = None,
     patience: int = 5,
     shuffled: bool = False,
     long: Literal["error", "skip"] = "error",
@@ -114,13 +114,15 @@ def token_identifiability(
     Examples, not tokens, are split into training, validation (which chooses the epoch) and test; with `folds=k` each is
     tested once. Candidates are kept apart by position; identical ones (models without absolute positions) are one, and
     `strict` counts none of those. `parts_of_speech`: a tag for each white-space word of each text, for rates by class.
-    `shuffled`: control with the inputs of each example in random order, where 1 / n is right by chance.
+    `shuffled`: control with the inputs of each example in random order, where 1 / n is right by chance. `epochs`: at most
+    so many; unless given, 6 for linear probes on the loss "distance" and 10 for all others.
 
     `folder` keeps features and probes: a run that was killed goes on there; without one they go to a temporary folder.
     Deterministic under `seed` on the same machine and thread count.
     Errors: InputError for unusable texts (named by position; `long="skip"` leaves out those beyond the model's limit)
     or options, too few examples, a full disk; NotDefined where the nearest vector is not defined.
     """
+    epochs = USUAL if epochs is None else epochs
     recipe = Recipe(probe, distance, loss, hidden, dropout, epochs=epochs, patience=patience, seed=seed)
     with scratch(folder) as place, progress_bar("token_identifiability") as stage:
         features = write_features(

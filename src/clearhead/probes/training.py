@@ -104,7 +104,7 @@ class Learner:
             if self.recipe.kind == "mlp":
                 first = glorot(self.states.shape[1], self.recipe.hidden, self.random(0))
             self.weights = {name: tensor.clone().requires_grad_() for name, tensor in first.items()}
-            self.optimiser = torch.optim.Adam(list(self.weights.values()), lr=self.recipe.learning_rate)
+            self.optimiser = torch.optim.Adam(list(self.weights.values()), lr=self.recipe.rate)
         self.best = self.copy()
         self.seconds = 0.0
         self.judge()
@@ -140,7 +140,7 @@ class Learner:
         batches = self.batches(random)
         for number, batch in enumerate(batches):
             passed = (len(self.rates) - 1 + number / len(batches)) / self.recipe.epochs
-            self.optimiser.param_groups[0]["lr"] = self.recipe.learning_rate * (1 - passed)
+            self.optimiser.param_groups[0]["lr"] = self.recipe.rate * (1 - passed)
             self.optimiser.zero_grad(set_to_none=True)
             self.loss(batch, random).backward()
             self.optimiser.step()

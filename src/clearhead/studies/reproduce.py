@@ -22,7 +22,7 @@ from clearhead.models.model import Model
 from clearhead.probes.bar import progress_bar
 from clearhead.probes.experiments import cross_layer, data_size_curve, size_ablation
 from clearhead.probes.features import Features, Progress, fingerprint, usable, write_features
-from clearhead.probes.probe import KINDS, Distance, Kind, Recipe
+from clearhead.probes.probe import KINDS, USUAL, Distance, Kind, Recipe
 from clearhead.probes.token_identifiability import TokenIdentifiability, identify
 from clearhead.studies.attention import RawAndEffective, choose_texts, measure_attention
 from clearhead.studies.data import own_pairs, own_texts, read_pairs, read_texts
@@ -54,7 +54,7 @@ class Plan:
     probes: tuple[Kind, ...] = KINDS
     layers: tuple[int, ...] | None = None
     folds: int | None = None
-    epochs: int = 10
+    epochs: int = USUAL
     long: str = "error"
     seed: int = 0
     notes: tuple[str, ...] = ()
@@ -263,7 +263,8 @@ def estimate(
         block = block @ block.T @ block / block.numel()
     rate = 20 * 4 * 256 * 256 * model.width / (time.perf_counter() - begun)
     epoch = 0.7 * len(pairs) * tokens * 2 * model.width**2 * 4 / rate * (plan.folds or 1) * len(depths)
-    epochs = {"naive": 0, "linear": 1.5 * plan.epochs, "mlp": 2 * plan.epochs * 1000 / model.width}
+    linear, far = (Recipe(kind, epochs=plan.epochs).epochs for kind in ("linear", "mlp"))
+    epochs = {"naive": 0, "linear": linear + far / 2, "mlp": 2 * far * 1000 / model.width}
     parts = {
         "attention": 4 * trace * len(texts),
         "tracing": trace * len(pairs),
