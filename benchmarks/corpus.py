@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def main() -> None:
         folder = Path(name)
         path = folder / "pairs.jsonl"
         path.write_text("".join(json.dumps({"a": a, "b": b}) + "\n" for a, b in pairs), "utf-8")
-        against_the_loop(pairs[:96], folder, path)
+        against_the_loop(pairs[:256], folder, path)
         rates = {(engine, workers): rate(engine, workers, path, folder) for engine, workers in ENGINES if there(engine)}
         two, one = rates["local", 2], rates["local", 1]
         told("two workers against one", two, one, 1.8)
@@ -75,11 +76,29 @@ def against_the_loop(pairs: tuple[tuple[str, str], ...], folder: Path, path: Pat
     start = time.perf_counter()
     maps = [effective_attention(model.trace(*pair)) for pair in pairs]
     loop = len(maps) / (time.perf_counter() - start)
-    options: Any = {"column": "a", "pair_column": "b", "model": model, "shard_documents": SHARD}
+    options: Any = {"column": "a", "pair_column": "b", "model": model}
     run_corpus(path, folder / "warm", **options, limit=4)
     start = time.perf_counter()
     run_corpus(path, folder / "ours", **options, granularity="statistics", limit=len(pairs))
-    told("one worker against the loop over texts", len(pairs) / (time.perf_counter() - start), loop, 4)
+    ours = len(pairs) / (time.perf_counter() - start)
+    told("one worker against the loop over texts", ours, loop, 4)
+    start = time.perf_counter()
+    with torch.inference_mode():
+        for batch in batches(model, pairs):
+            model.hf(**batch)
+    limit = len(pairs) / (time.perf_counter() - start)
+    line("the same against its limit, the forward passes of the model alone", f"{ours:.3g} documents/s",
+         f"{limit:.3g} documents/s", f"{ours / limit:.3g}x", "", True)  # fmt: skip
+
+
+def batches(model: Any, pairs: tuple[tuple[str, str], ...]) -> Iterator[Any]:
+    """Of as many tokens as those of a run, longest first."""
+    lengths = {pair: len(model.tokens_of(*pair)) for pair in pairs}
+    left = sorted(pairs, key=lambda pair: -lengths[pair])
+    while left:
+        count = max(1, settings("effective_attention").batch_tokens // lengths[left[0]])
+        yield model.tokenizer(*zip(*left[:count], strict=True), padding=True, return_tensors="pt")
+        left = left[count:]
 
 
 def rate(engine: str, workers: int, path: Path, folder: Path) -> float:

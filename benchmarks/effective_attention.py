@@ -95,13 +95,15 @@ def against_product(tokens: int, *, promised: float | None) -> None:
 
 def from_outputs(values: Tensor, outputs: Tensor, weight: Tensor | None = None) -> Tensor:
     n = values.shape[1]
-    return linalg.effective_attention(values, [0] * n, [n] * n, eps=EPS, outputs=outputs, output_weight=weight)[0]
+    directions = None if weight is None else linalg.read_directions(weight)
+    return linalg.effective_attention(values, [0] * n, [n] * n, eps=EPS, outputs=outputs, directions=directions)[0]
 
 
 def from_attention(values: Tensor, attention: Tensor, weight: Tensor, *, causal: bool = False) -> Tensor:
     n = values.shape[1]
     stop = list(range(1, n + 1)) if causal else [n] * n
-    return linalg.effective_attention(values, [0] * n, stop, eps=EPS, probabilities=attention, output_weight=weight)[0]
+    directions = linalg.read_directions(weight)
+    return linalg.effective_attention(values, [0] * n, stop, eps=EPS, probabilities=attention, directions=directions)[0]
 
 
 def against_row_svd(tokens: int) -> None:

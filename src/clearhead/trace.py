@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from clearhead.linalg.block import Block, Head, Replay
+    from clearhead.linalg.rank import Directions
     from clearhead.target import Goal, Target
 
 Capture = Literal["full", "outputs"]
@@ -55,6 +56,10 @@ class Runner(Protocol):
 
     def output_weight(self, layer: int, part: str | None = None) -> Tensor:
         """W_O of one layer as [head, value_width, width]: the attention output is sum_h head_output_h @ W_O_h + b_O."""
+        ...
+
+    def output_directions(self, layer: int, part: str | None = None) -> Directions:
+        """What each head's W_O of one layer reads of a value (`linalg.read_directions`)."""
         ...
 
     def output_bias(self, layer: int, part: str | None = None) -> Tensor | None:

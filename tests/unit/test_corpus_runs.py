@@ -435,7 +435,7 @@ def kill_and_compare(place: Path, output: Path, count: int, kills: int, **option
     size = options.pop("shard_documents", 20)
     common = {"source": str(path), "model": str(place / "model"), **KILLS, "shard_documents": size}
     undisturbed = ch.run_corpus(**common, output=output / "undisturbed")
-    stored = killed_runs(kills, count // size * 2 // kills, 11, {**common, **options, "output": str(output / "killed")})
+    stored = killed_runs(kills, count // size // kills, 11, {**common, **options, "output": str(output / "killed")})
     assert_same(ch.open_corpus(output / "killed"), undisturbed, kinds=("rows", "documents"))
     return stored
 

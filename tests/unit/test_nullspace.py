@@ -145,7 +145,7 @@ def test_an_output_projection_that_reads_less(mask: str, read: int) -> None:
     right = effective(layer.attention, written, layer.start, layer.stop, 1e-13)
     for given in ({"probabilities": layer.attention}, {"outputs": layer.outputs}):
         found, _ = nullspace.effective_attention(
-            layer.values, layer.start, layer.stop, eps=layer.eps, output_weight=weight, **given
+            layer.values, layer.start, layer.stop, eps=layer.eps, directions=rank.read_directions(weight), **given
         )
         np.testing.assert_allclose(found.numpy(), right, rtol=0, atol=6e-9)
     assert (np.abs(ours(layer)[1] - right[1]).max() > 0.05) == (read < 8)

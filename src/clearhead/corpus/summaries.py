@@ -55,17 +55,19 @@ def of_weights(result: Map, special: Array) -> list[Summary]:
     total = weights.sum(-1, keepdims=True)
     share = np.divide(weights, total, out=np.full_like(weights, np.nan), where=total > 0)
     logs = np.log(share, out=np.zeros_like(share), where=share > 0)
-    found = {"entropy": np.maximum(-(share * logs).sum(-1), 0.0), "special": share @ special.astype(np.float64)}
+    found = {"entropy": np.maximum(-row_products(share, logs), 0.0), "special": share @ special.astype(np.float64)}
     if result.tokens["query"] == result.tokens["key"]:
         place = np.arange(share.shape[-1])
         found = {"own": share[..., place, place], **found}
         apart = np.abs(place[:, None] - place[None, :])
-        for name, low, high in GROUPS:
-            mask = (apart >= low) & (apart <= high)
-            values = (
-                np.einsum("lhqk,qk->lhq", share, mask.astype(np.float64)) if mask.any() else np.zeros(share.shape[:-1])
-            )
-            found[f"distance {name}"] = np.where(mask.any(-1), values, np.nan)
+        within = np.stack([(apart >= low) & (apart <= high) for _, low, high in GROUPS], -1)  # [query, key, group]
+        rows = share.reshape(-1, *share.shape[2:]).swapaxes(0, 1) @ within.astype(np.float64)  # [query, row, group]
+        rows = (
+            np.where(np.any(within, axis=1)[:, None], rows, np.nan)
+            .swapaxes(0, 1)
+            .reshape(*share.shape[:-1], len(GROUPS))
+        )
+        found |= {f"distance {name}": rows[..., group] for group, (name, _, _) in enumerate(GROUPS)}
     return [made(result, name, values) for name, values in found.items()]
 
 
@@ -141,8 +143,7 @@ def against_raw(trace: Trace, effective: Map, special: Array) -> list[Summary]:
     """
     raw = spread(effective_attention(trace, part="raw"), ("layer", "head", "query", "key")).astype(np.float64)
     kept = spread(effective, ("layer", "head", "query", "key")).astype(np.float64)
-    norm = np.square(raw).sum(-1)
-    share = 1 - np.square(kept).sum(-1) / norm
+    share = 1 - row_products(kept, kept) / row_products(raw, raw)
     allowed = 8 * max(effective.meta["rounding"], trace.eps * raw.shape[-1] ** 0.5)
     if share.min() < -allowed:
         raise ProofError(
@@ -150,27 +151,43 @@ def against_raw(trace: Trace, effective: Map, special: Array) -> list[Summary]:
             got=f"a null-space share of {share.min():.3g}", allowed=f"0 to 1 within {allowed:.1g}",
         )  # fmt: skip
     visible = np.stack([layer.visible.mask().cpu().numpy() for layer in trace.layers])[:, None]
-    rows = correlation(raw, kept, visible, (-1,))
-    heads = correlation(raw, kept, visible, (-2, -1))[..., None]
+    rows, heads = correlations(raw, kept, visible)
     return [
         made(effective, "null-space share", share.clip(0.0, 1.0)),
         made(effective, "pearson", rows),
-        made(effective, "pearson of the head", heads, tokens=False),
-        made(effective, "special, raw", (raw / raw.sum(-1, keepdims=True)) @ special.astype(np.float64)),
+        made(effective, "pearson of the head", heads[..., None], tokens=False),
+        made(effective, "special, raw", (raw @ special.astype(np.float64)) / raw.sum(-1)),
     ]
 
 
-def correlation(a: Array, b: Array, mask: Array, axes: tuple[int, ...]) -> Array:
-    """Pearson r over the entries of the mask; NaN where either side is constant (to a relative 1e-6)."""
-    seen = np.broadcast_to(mask, a.shape)
-    count = seen.sum(axes, keepdims=True)
+def correlations(a: Array, b: Array, visible: Array) -> tuple[Array, Array]:
+    """Pearson r of each row [layer, head, query] and of each head, over the visible entries; NaN where either side is
+    constant (to a relative 1e-6). a and b are 0 on the other entries; a head's deviations are those within its rows
+    and those between them."""
+    count = visible.sum(-1)
 
-    def centred(x: Array) -> tuple[Array, Array, Array]:
-        x = np.where(seen, x, 0.0)
-        moved = np.where(seen, x - x.sum(axes, keepdims=True) / count, 0.0)
-        return moved, np.sqrt(np.square(moved).sum(axes)), np.sqrt(np.square(x).sum(axes))
+    def parts(x: Array) -> tuple[Array, Array, Array]:
+        mean = x.sum(-1) / count
+        moved = x - mean[..., None]
+        return mean, moved if visible.all() else moved * visible, row_products(x, x)
 
-    (x, sx, wholex), (y, sy, wholey) = centred(a), centred(b)
-    defined = (sx > 1e-6 * wholex) & (sy > 1e-6 * wholey)
-    r = np.divide((x * y).sum(axes), sx * sy, out=np.full(sx.shape, np.nan), where=defined)
+    (mean_a, a, whole_a), (mean_b, b, whole_b) = parts(a), parts(b)
+    aa, bb, ab = row_products(a, a), row_products(b, b), row_products(a, b)
+    rows = pearson(aa, bb, ab, whole_a, whole_b)
+    far_a, far_b = (mean - ((count * mean).sum(-1) / count.sum(-1))[..., None] for mean in (mean_a, mean_b))
+    aa, bb, ab = (
+        (own + count * x * y).sum(-1) for own, x, y in ((aa, far_a, far_a), (bb, far_b, far_b), (ab, far_a, far_b))
+    )
+    return rows, pearson(aa, bb, ab, whole_a.sum(-1), whole_b.sum(-1))
+
+
+def pearson(aa: Array, bb: Array, ab: Array, whole_a: Array, whole_b: Array) -> Array:
+    """r from sums of squares and products of deviations, and from the sums of squares themselves."""
+    defined = (aa > 1e-12 * whole_a) & (bb > 1e-12 * whole_b)
+    r = np.divide(ab, np.sqrt(aa * bb), out=np.full(ab.shape, np.nan), where=defined)
     return r.clip(-1.0, 1.0)
+
+
+def row_products(a: Array, b: Array) -> Array:
+    """The sum of a b over the last axis."""
+    return np.einsum("...k,...k->...", a, b)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from clearhead.linalg.neighbours import nearest_candidates
     from clearhead.linalg.nullspace import effective_attention, effective_row_sums
     from clearhead.linalg.polytope import farthest_weights, relative_change, weight_bounds
-    from clearhead.linalg.rank import certificate, value_matrix
+    from clearhead.linalg.rank import certificate, read_directions, value_matrix
     from clearhead.linalg.zeroing import value_distances
 
 __all__ = [
@@ -64,6 +64,7 @@ __all__ = [
     "part_norms",
     "points_a_pass",
     "proximity",
+    "read_directions",
     "relative_change",
     "replay",
     "row_errors",
@@ -103,6 +104,7 @@ _HOME = {
     "part_norms": "decompose",
     "points_a_pass": "gradients",
     "proximity": "decompose",
+    "read_directions": "rank",
     "relative_change": "polytope",
     "replay": "block",
     "row_errors": "block",

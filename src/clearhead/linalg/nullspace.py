@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from clearhead.linalg.rank import read_directions, with_ones
+from clearhead.linalg.rank import Directions, with_ones
 from clearhead.linalg.row_blocks import pieces
 from clearhead.linalg.rows import Piece, Reading
 
@@ -41,14 +41,15 @@ def effective_attention(
     eps: float,
     probabilities: Float[Tensor, "head query key"] | None = None,
     outputs: Float[Tensor, "head query value_width"] | None = None,
-    output_weight: Float[Tensor, "head value_width width"] | None = None,
+    directions: Directions | None = None,
     row_sum: bool = False,
 ) -> tuple[Float[Tensor, "head query key"], float]:
     """(A_eff, condition) of one layer, from the attention `probabilities` or, without them, from the head `outputs`.
 
-    `start`, `stop`: each query sees keys start <= key < stop. `output_weight` H: checked for full row rank; where a
-    head has less, the null space is that of V H. `row_sum`: keep each row's sum too (null space of [V, 1]). `eps`: of
-    the lowest precision on the path. Query head h reads value head h // (heads / kv_heads).
+    `start`, `stop`: each query sees keys start <= key < stop. `directions`: what the output projection H of each head
+    reads of a value (`read_directions`), for the null space of V H; without, that of V. `row_sum`: keep each row's sum
+    too (null space of [V, 1]). `eps`: of the lowest precision on the path. Query head h reads value head
+    h // (heads / kv_heads).
     A_eff is float64 for float64 probabilities or outputs, else float32; rows whose values have full row rank are the
     probabilities themselves. `condition`: largest ratio of singular values that any row was divided by.
     Errors: NotDefined where the precision cannot decide a rank.
@@ -57,7 +58,7 @@ def effective_attention(
     dtype = torch.promote_types(given.dtype, torch.float32)
     result = _zeros((given.shape[0], given.shape[1], values.shape[1]), dtype, given.device)
     worst = 1.0
-    for reading in _readings(values, probabilities, outputs, output_weight, row_sum=row_sum):
+    for reading in _readings(values, probabilities, outputs, directions, row_sum=row_sum):
         target = result[reading.heads].unflatten(0, (len(reading.values), -1))
         for piece in pieces(reading, start, stop, eps):
             worst = max(worst, piece.condition)
@@ -73,7 +74,7 @@ def effective_row_sums(
     eps: float,
     probabilities: Float[Tensor, "head query key"] | None = None,
     outputs: Float[Tensor, "head query value_width"] | None = None,
-    output_weight: Float[Tensor, "head value_width width"] | None = None,
+    directions: Directions | None = None,
 ) -> RowSums:
     """|| a_eff,i ||^2 of every row and the effective mass that every key receives, without a query x key matrix.
 
@@ -86,7 +87,7 @@ def effective_row_sums(
     received = torch.zeros(heads, keys, dtype=torch.float64, device=given.device)
     exact = torch.zeros(heads, queries, dtype=torch.bool, device=given.device)
     worst = 1.0
-    for reading in _readings(values, probabilities, outputs, output_weight, row_sum=False):
+    for reading in _readings(values, probabilities, outputs, directions, row_sum=False):
         shape = (len(reading.values), -1)
         norm, mass, whole = (every[reading.heads].unflatten(0, shape) for every in (norms, received, exact))
         steps = mass.new_zeros(*mass.shape[:2], keys + 1, reading.values.shape[-1])
@@ -141,7 +142,12 @@ def _needed(outputs: Tensor | None) -> Tensor:
 
 
 def _readings(
-    values: Tensor, probabilities: Tensor | None, outputs: Tensor | None, weight: Tensor | None, *, row_sum: bool
+    values: Tensor,
+    probabilities: Tensor | None,
+    outputs: Tensor | None,
+    directions: Directions | None,
+    *,
+    row_sum: bool,
 ) -> list[Reading]:
     """One Reading for the layer; one for each query head where some output projection lacks full row rank."""
     groups = (len(values), -1)
@@ -152,9 +158,8 @@ def _readings(
         whole = Reading(slice(0, heads), values.double(), recorded, None)
     else:
         whole = Reading(slice(0, heads), values.double(), None, probabilities.unflatten(0, groups))
-    directions = [None] if weight is None else read_directions(weight)
     readings = [whole]
-    if any(direction is not None for direction in directions):
+    if directions is not None and any(direction is not None for direction in directions):
         readings = [_one_head(whole, head, direction) for head, direction in enumerate(directions)]
     return [_with_row_sum(reading) for reading in readings] if row_sum else readings
 

@@ -12,6 +12,8 @@ from torch import Tensor
 
 from clearhead.errors import NotDefined
 
+Directions = Sequence[Float[Tensor, "value_width direction"] | None]
+"""Of each head: see `read_directions`."""
 EPS64 = torch.finfo(torch.float64).eps
 UNDECIDED = 0.1
 """A tolerance from here on would drop what is plainly there: the precision cannot decide the rank."""
@@ -80,7 +82,7 @@ def inverse_factor(
 
 def read_directions(
     weight: Float[Tensor, "head value_width width"],
-) -> list[Float[Tensor, "value_width direction"] | None]:
+) -> Directions:
     """Per head, what the output projection H reads of a value: None where H has full row rank, so that the left null
     spaces of V H and of V are the same; else F = U_r S_r of H = U S W^T, for which those of V H and V F are the same.
 
@@ -106,17 +108,17 @@ def read_directions(
 
 
 def value_matrix(
-    values: Float[Tensor, "kv_head key value_width"], weight: Float[Tensor, "head value_width width"], head: int
+    values: Float[Tensor, "kv_head key value_width"], directions: Directions, head: int
 ) -> Float[Tensor, "key direction"]:
     """The values of one query head in float64, as far as the output projection reads them (`read_directions`)."""
-    direction = read_directions(weight[head : head + 1])[0]
-    own = values[head // (len(weight) // len(values))].double()
+    direction = directions[head]
+    own = values[head // (len(directions) // len(values))].double()
     return own if direction is None else own @ direction
 
 
 def certificate(
     values: Float[Tensor, "kv_head key value_width"],
-    weight: Float[Tensor, "head value_width width"],
+    directions: Directions,
     intervals: Sequence[tuple[int, int]],
     eps: float,
 ) -> list[list[tuple[Spectrum, Spectrum]]]:
@@ -124,8 +126,7 @@ def certificate(
 
     Query heads that read one value head whole share its spectra.
     """
-    directions = read_directions(weight)
-    group = len(weight) // len(values)
+    group = len(directions) // len(values)
     found: list[list[tuple[Spectrum, Spectrum]]] = []
     for start, stop in intervals:
         shared = [_both(own, eps) for own in values[:, start:stop].double()]

@@ -72,13 +72,13 @@ def _rows(index: int, layer: Layer, trace: Trace, *, per_query: bool) -> list[di
     every = list(zip(layer.visible.start, layer.visible.stop, strict=True))
     asked = range(len(every)) if per_query else [len(every) - 1]
     distinct = list(dict.fromkeys(every[query] for query in asked))
-    weight = trace.model.output_weight(index)
-    found = dict(zip(distinct, linalg.certificate(layer.value, weight, distinct, trace.eps), strict=True))
-    group = len(weight) // len(layer.value)
+    directions = trace.model.output_directions(index)
+    found = dict(zip(distinct, linalg.certificate(layer.value, directions, distinct, trace.eps), strict=True))
+    group = len(directions) // len(layer.value)
     return [
         {"layer": index, "head": head, "kv_head": head // group, "query": query, "d_v": layer.value.shape[-1]}
         | _verdict(*found[every[query]][head], trace.eps)
-        for head in range(len(weight))
+        for head in range(len(directions))
         for query in asked
     ]
 

@@ -67,7 +67,7 @@ def effective_attention(
             eps=trace.eps,
             probabilities=layer.probabilities,
             outputs=layer.head_output,
-            output_weight=trace.model.output_weight(index),
+            directions=trace.model.output_directions(index),
             row_sum=row_sum,
         )
         worst = max(worst, condition)

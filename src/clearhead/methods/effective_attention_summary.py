@@ -55,7 +55,7 @@ def effective_attention_summary(trace: Trace) -> Table:
             eps=trace.eps,
             probabilities=layer.probabilities,
             outputs=layer.head_output,
-            output_weight=trace.model.output_weight(index),
+            directions=trace.model.output_directions(index),
         )
         worst = max(worst, sums.condition)
         raw = _norm_squared(layer)

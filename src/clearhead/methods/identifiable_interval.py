@@ -85,8 +85,9 @@ def attention_row(method_name: str, trace: Trace, *, layer: int, head: int, quer
     start, stop = captured.visible.start[query], captured.visible.stop[query]
     visible, weight = captured.value[:, start:stop], trace.model.output_weight(layer)
     written = visible[head // (heads // len(visible))].double() @ weight[head].double()
+    values = linalg.value_matrix(visible, trace.model.output_directions(layer), head)
     row = captured.probabilities[head, query, start:stop].double()
-    return AttentionRow(row, linalg.value_matrix(visible, weight, head), written, start, stop, keys)
+    return AttentionRow(row, values, written, start, stop, keys)
 
 
 def _within(method_name: str, what: str, got: object, count: int) -> None:

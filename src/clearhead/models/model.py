@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from clearhead import linalg
 from clearhead.errors import ClearheadError, InputError
 from clearhead.models.capture import base_of, children
 from clearhead.models.families import Family
@@ -30,6 +31,7 @@ from clearhead.versions import versions
 
 if TYPE_CHECKING:
     from clearhead.linalg.block import Block, Head
+    from clearhead.linalg.rank import Directions
 
 Text = str | tuple[str, str]
 BATCH_BYTES = 512 * 2**20
@@ -51,6 +53,7 @@ class Model:
     """Weights that the files lack and that are random: they play no part in a trace."""
     _proven: set[str] = field(default_factory=set[str])
     _lock: Any = field(default_factory=threading.RLock)
+    _directions: dict[int, tuple[tuple[int, float], Directions]] = field(default_factory=dict[int, Any])
 
     @property
     def config(self) -> PretrainedConfig:
@@ -214,6 +217,15 @@ class Model:
     def output_weight(self, layer: int, part: str | None = None) -> Tensor:
         """W_O of one layer as [head, value_width, width]."""
         return output_projection(self.layer_modules()[layer], self.family, self.heads)[0]
+
+    def output_directions(self, layer: int, part: str | None = None) -> Directions:
+        """What each head's W_O of one layer reads of a value (`linalg.read_directions`); decided once for a weight."""
+        weight = self.output_weight(layer, part).detach()
+        # A write changes the version, or, behind the back of autograd, the norm.
+        seen = weight._version, float(torch.linalg.vector_norm(weight))  # pyright: ignore[reportPrivateUsage]
+        if self._directions.get(layer, (None, ()))[0] != seen:
+            self._directions[layer] = seen, linalg.read_directions(weight)
+        return self._directions[layer][1]
 
     def output_bias(self, layer: int, part: str | None = None) -> Tensor | None:
         """b_O of one layer [width], or None."""

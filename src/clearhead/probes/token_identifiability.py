@@ -114,8 +114,8 @@ def token_identifiability(
     Examples, not tokens, are split into training, validation (which chooses the epoch) and test; with `folds=k` each is
     tested once. Candidates are kept apart by position; identical ones (models without absolute positions) are one, and
     `strict` counts none of those. `parts_of_speech`: a tag for each white-space word of each text, for rates by class.
-    `shuffled`: control with the inputs of each example in random order, where 1 / n is right by chance. `epochs`: at most
-    so many; unless given, 6 for linear probes on the loss "distance" and 10 for all others.
+    `shuffled`: control with the inputs of each example in random order, where 1 / n is right by chance. `epochs`: at
+    most so many; unless given, 6 for linear probes on the loss "distance" and 10 for all others.
 
     `folder` keeps features and probes: a run that was killed goes on there; without one they go to a temporary folder.
     Deterministic under `seed` on the same machine and thread count.
