@@ -46,7 +46,7 @@ def run(options: dict[str, Any]) -> None:
 def killed_runs(kills: int, step: int, seed: int, options: dict[str, Any]) -> list[int]:
     """Start a run `kills` times, each killed (SIGKILL) at a random moment; then once undisturbed.
 
-    The moment: up to a fifth of a second after it has stored 0 to `step` shards more; one time in five, at any moment of
+    The moment: up to a fifth of a second after it has stored 0 to `step` shards more; one time in five, any moment of
     its start. Returns the number of shards that were stored after each kill; a run that ends before is none.
     """
     context = mp.get_context("forkserver")

@@ -62,11 +62,8 @@ def of_weights(result: Map, special: Array) -> list[Summary]:
         apart = np.abs(place[:, None] - place[None, :])
         within = np.stack([(apart >= low) & (apart <= high) for _, low, high in GROUPS], -1)  # [query, key, group]
         rows = share.reshape(-1, *share.shape[2:]).swapaxes(0, 1) @ within.astype(np.float64)  # [query, row, group]
-        rows = (
-            np.where(np.any(within, axis=1)[:, None], rows, np.nan)
-            .swapaxes(0, 1)
-            .reshape(*share.shape[:-1], len(GROUPS))
-        )
+        rows = np.where(np.any(within, axis=1)[:, None], rows, np.nan).swapaxes(0, 1)
+        rows = rows.reshape(*share.shape[:-1], len(GROUPS))
         found |= {f"distance {name}": rows[..., group] for group, (name, _, _) in enumerate(GROUPS)}
     return [made(result, name, values) for name, values in found.items()]
 
