@@ -18,8 +18,9 @@ def finite(name: str, values: Any) -> np.ndarray:
     array = np.array(values, order="C")
     if array.dtype.name not in DTYPES or not array.dtype.isnative:
         raise InputError(f"{name}: dtype", got=array.dtype, allowed=", ".join(DTYPES))
-    bad = np.argwhere(~np.isfinite(array))
-    if len(bad):
+    there = np.isfinite(array)
+    if not there.all():
+        bad = np.argwhere(~there)
         first = tuple(bad[0].tolist())
         raise InputError(f"{name}: {len(bad)} values are not finite, the first at {first}", got=array[first])
     array.flags.writeable = False
