@@ -11,6 +11,7 @@ import importlib
 import logging
 import os
 import pickle
+import socket
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,6 +22,8 @@ from clearhead.corpus.local import Job, Result, worker
 from clearhead.corpus.settings import Shard
 from clearhead.errors import ClearheadError, InputError, MissingExtra
 
+LISTENS = 5.0
+"""Seconds in which a cluster must answer; Ray itself would try for minutes."""
 WAVE = 256
 """Shards for each worker in a wave; with 128 documents a shard, a model is loaded once in 32,768 documents."""
 STORE_BYTES = 200 * 2**20
@@ -88,6 +91,7 @@ def cluster(address: str | None, cpus: int) -> Generator[Any]:
         importlib.import_module("ray.data")
     except ImportError as error:
         raise MissingExtra("corpus: --engine ray needs Ray", do="pip install clearhead[ray]") from error
+    check_listens(address)
     joined = ray.is_initialized()
     own = {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": STORE_BYTES}
     options = {"log_to_driver": False, "logging_level": logging.ERROR}
@@ -105,3 +109,17 @@ def cluster(address: str | None, cpus: int) -> Generator[Any]:
     finally:
         if not joined:
             ray.shutdown()
+
+
+def check_listens(address: str | None) -> None:
+    """Errors: InputError where nobody listens at an address of the form host:port (others are Ray's own affair)."""
+    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), LISTENS).close()
+    except (OSError, OverflowError) as error:
+        raise InputError(
+            f"corpus: nobody listens at {address}", got=error,
+            allowed="host:port of the head of a Ray cluster, or auto on one of its machines",
+        ) from error  # fmt: skip
