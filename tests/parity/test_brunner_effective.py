@@ -9,8 +9,11 @@ import torch
 
 import clearhead as ch
 
-# The reference's maps of the long text are stored in float32.
 STORED = 2.0**-24
+"""The reference's maps of the long text are stored in float32."""
+ROUNDED = 16 * 2.0**-23
+"""Of the model's own weights in a float32 pass: up to 8e-7 from the float64 reference on one processor, 1.13e-6 on
+another."""
 
 
 @pytest.fixture(scope="module")
@@ -27,8 +30,7 @@ def traces(shared: Path) -> dict[tuple[str, str], ch.Trace]:
     return {(name, dtype): model.trace(text) for name, text in texts.items() for dtype, model in models.items()}
 
 
-# float32: the model's own attention differs from the float64 reference by up to 8e-7 at these entries.
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", STORED), ("float32", 1e-6)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", STORED), ("float32", ROUNDED)])
 def test_maps(reference: Mapping[str, np.ndarray], traces: dict, dtype: str, tolerance: float) -> None:
     short, long = traces["T1", dtype], traces["T3", dtype]
     np.testing.assert_allclose(ch.effective_attention(short), reference["T1_eff"], rtol=0, atol=tolerance)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -96,6 +96,14 @@ def chunks_of_one_row() -> Iterator[None]:
         carried.CHUNK = before
 
 
+def shareable(ran: Replay) -> bool:
+    """Not a query whose few inner units all give exactly 0 (gelu far below 0): its bias has no part to go with, and
+    `decompx` refuses it, for the parts then do not sum to the state."""
+    forward = ran.block.feed_forward
+    gate = ran.inner if ran.gate is None else ran.gate
+    return bool((forward.activation(gate) != 0).any(-1).all())
+
+
 def near(found: Tensor, expected: Tensor) -> bool:
     return bool(((found - expected).abs() <= CLOSE * (1 + expected.abs().max())).all())
 
@@ -103,6 +111,7 @@ def near(found: Tensor, expected: Tensor) -> bool:
 @given(made(), RULES)
 def test_parts_sum_to_the_state(two: Made, rules: linalg.Rules) -> None:
     parts = None
+    assume(all(shareable(ran) for ran in two.runs))
     for ran in two.runs:
         assert near(ran.projected, ran.values)
         parts = linalg.carry(ran, parts, fit(rules, ran))
@@ -117,6 +126,7 @@ def test_causal_after_bidirectional(two: Made, rules: linalg.Rules) -> None:
     first, second = two.runs
     attention = second.probabilities.tril()
     ran = linalg.replay(second.block, second.x, attention / attention.sum(-1, keepdim=True), second.values)
+    assume(shareable(first) and shareable(ran))
     with chunks_of_one_row():
         parts = linalg.carry(ran, linalg.carry(first, None, fit(rules, first)), fit(rules, ran))
     assert near(parts.sum(1), ran.output)
