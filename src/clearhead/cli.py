@@ -92,6 +92,9 @@ def report(
     probes: ProbesOption = None,
     also: WithOption = None,
     target: TargetOption = None,
+    faithfulness: Annotated[
+        bool, typer.Option("--faithfulness", help="Say how well each method in the page predicts the model.")
+    ] = False,
     overwrite: OverwriteOption = False,
 ) -> None:
     """Write a report about a text: one HTML file that opens in any browser, without a network."""
@@ -99,8 +102,10 @@ def report(
 
     check_output(output, overwrite, (".html", ".htm"))
     further = [check_pickable(name).name for name in also or []]
+    if faithfulness and pair is not None:
+        raise InputError("report: --faithfulness", got="a pair of texts", allowed="one text", do="Leave out --pair.")
     words, second = read_text(text), None if pair is None else read_text(pair)
-    make_report(words, second, model, output, probes, overwrite, further, target)
+    make_report(words, second, model, output, probes, overwrite, further, target, faithfulness=faithfulness)
 
 
 @app.command()
@@ -292,6 +297,8 @@ def make_report(
     overwrite: bool,
     also: Sequence[str] = (),
     target: str | None = None,
+    *,
+    faithfulness: bool = False,
 ) -> None:
     """Trace, analyse, write; say where the file is."""
     from clearhead.explorer.data import payload
@@ -299,8 +306,17 @@ def make_report(
     from clearhead.explorer.report import write_report
 
     loaded = load(model)
+    comparison = None
+    if faithfulness:
+        from clearhead.faithfulness.compare import compare as run
+
+        say("faithfulness of the methods")
+        names = ["effective_attention", *([] if probes == 0 else ["hidden_token_attribution"]), *also]
+        comparison = run(loaded, [text], names, target=target, exact_hta=False, sanity=False)
     say("trace and proof")
-    findings = analyse(loaded.trace(text, pair), probes=probes, also=also, target=target, progress=say)
+    findings = analyse(
+        loaded.trace(text, pair), probes=probes, also=also, target=target, comparison=comparison, progress=say
+    )
     say("writing the page")
     write_report(payload(findings), output, overwrite=overwrite)
     typer.echo(f"Wrote {output}")

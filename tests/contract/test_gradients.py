@@ -208,7 +208,7 @@ def test_laws(family: str) -> None:
     trace = traced(family, 6)
     target = target_of(family)
     if family == "gemma3_text":  # the output of its attention is normalised by itself, so F jumps at A = 0
-        with pytest.raises(errors.NotDefined, match="do not sum"):
+        with pytest.raises(errors.NotDefined, match="normalises the output of its attention"):
             ch.attention_attribution(trace, target=target)
     attribution = ch.attention_attribution(
         trace, target=target, variant="published" if family == "gemma3_text" else "correct"

@@ -6,6 +6,8 @@ import errno
 import multiprocessing as mp
 import os
 import shutil
+import socket
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from clearhead import cli
 from clearhead.corpus import local, store
 from clearhead.corpus.dataset import Corpus
 from clearhead.corpus.documents import Source, read
+from clearhead.corpus.on_ray import check_listens
 from clearhead.corpus.settings import Shard, settings, shards
 from clearhead.corpus.status import status
 from clearhead.errors import InputError, MissingExtra, NotDefined
@@ -455,6 +458,47 @@ def test_ray_stores_the_same(place: Path, tmp_path: Path, whole: Corpus) -> None
     corpus = ch.run_corpus(place / "texts.txt", tmp_path / "ray", **options)
     assert not ray.is_initialized()
     assert_same(corpus, whole)
+
+
+def test_an_address_where_nobody_listens() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound, but not listening: it refuses
+        port = taken.getsockname()[1]
+        for address in (f"127.0.0.1:{port}", f"ray://127.0.0.1:{port}"):
+            with pytest.raises(InputError, match=f"nobody listens at .*{port}.*; allowed: host:port"):
+                check_listens(address)
+        taken.listen()
+        check_listens(f"127.0.0.1:{port}")
+    for address in (None, "auto", "local"):  # Ray itself finds these
+        check_listens(address)
+    with pytest.raises(InputError, match="nobody listens at 127.0.0.1:99999"):
+        check_listens("127.0.0.1:99999")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("address", ["127.0.0.1:6397", "auto"])
+def test_a_cluster_that_is_there_already(place: Path, tmp_path: Path, whole: Corpus, address: str) -> None:
+    """Found by its address; used, and left running. By the command, in a process that has not met Ray before."""
+    ray, open_to_all = str(Path(sys.executable).with_name("ray")), {**os.environ, "RAY_AUTH_MODE": "disabled"}
+    start = [ray, "start", "--head", "--port=6397", "--num-cpus=2", "--include-dashboard=false"]
+    run = [
+        Path(sys.executable).with_name("clearhead"),
+        "corpus",
+        "run",
+        place / "texts.txt",
+        "--model",
+        place / "model",
+    ]
+    run += ["--methods", SMALL["methods"], "--shard-documents", SMALL["shard_documents"]]
+    run += ["--batch-tokens", SMALL["batch_tokens"], "--granularity", "summary"]
+    run += ["-o", tmp_path / "ray", "--engine", "ray", "--workers", 2, "--ray-address", address]
+    subprocess.run([*start, f"--object-store-memory={200 * 2**20}"], check=True, capture_output=True, env=open_to_all)
+    try:
+        subprocess.run([str(word) for word in run], check=True, capture_output=True, env=open_to_all)
+        assert_same(ch.open_corpus(tmp_path / "ray"), whole)
+        check_listens("127.0.0.1:6397")
+    finally:
+        subprocess.run([ray, "stop"], check=True, capture_output=True)
 
 
 @pytest.mark.slow

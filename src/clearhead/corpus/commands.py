@@ -42,7 +42,7 @@ def run(
     threads: Annotated[int, typer.Option("--threads", min=1, help="Threads of each worker.")] = 1,
     batch_tokens: Annotated[
         int, typer.Option("--batch-tokens", min=1, help="Most tokens of one pass, padding counted.")
-    ] = 4096,
+    ] = 1024,
     shard_documents: Annotated[
         int, typer.Option("--shard-documents", min=1, help="Documents stored, and redone, together.")
     ] = 128,

@@ -100,7 +100,11 @@ def cluster(address: str | None, cpus: int) -> Generator[Any]:
             ray.init(address=address, **options) if address else ray.init(address="local", **options, **own)
     except (ConnectionError, ValueError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
-        raise InputError(f"corpus: Ray at {address or 'this machine'} cannot be reached", got=reason) from error
+        raise InputError(
+            f"corpus: Ray at {address or 'this machine'} cannot be reached", got=reason,
+            do="A cluster that asks for a token needs RAY_AUTH_MODE=token here, and its token in ~/.ray/auth_token."
+            if address else "",
+        ) from error  # fmt: skip
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)

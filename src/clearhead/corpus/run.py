@@ -38,7 +38,7 @@ def run_corpus(
     engine: str = "local",
     workers: int = 1,
     threads: int = 1,
-    batch_tokens: int = 4096,
+    batch_tokens: int = 1024,
     shard_documents: int = 128,
     limit: int | None = None,
     max_errors: int | None = None,

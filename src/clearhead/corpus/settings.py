@@ -41,7 +41,7 @@ class Settings:
     granularity: Granularity = "summary"
     top: int = 8
     heads: bool = True
-    batch_tokens: int = 4096
+    batch_tokens: int = 1024
     shard_documents: int = 128
     threads: int = 1
     seed: int = 0
@@ -66,7 +66,7 @@ def settings(
     granularity: str = "summary",
     top: int = 8,
     heads: bool = True,
-    batch_tokens: int = 4096,
+    batch_tokens: int = 1024,
     shard_documents: int = 128,
     threads: int = 1,
     seed: int = 0,

@@ -7,15 +7,18 @@ is NaN here, and has no row in the data set.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from clearhead.errors import ProofError
+from clearhead.errors import NotDefined, ProofError
 from clearhead.maps import Map, Table
-from clearhead.methods.effective_attention import effective_attention
 from clearhead.studies.mixing import GROUPS
 from clearhead.tokens import TEXT
-from clearhead.trace import Trace
+from clearhead.trace import Layer, Trace
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Array = np.ndarray
 INDEX = ("layer", "depth", "head", "token", "query", "kv_head")
@@ -53,8 +56,8 @@ def of_weights(result: Map, special: Array) -> list[Summary]:
     """
     weights = np.abs(spread(result, ("layer", "head", "query", "key")).astype(np.float64))
     total = weights.sum(-1, keepdims=True)
-    share = np.divide(weights, total, out=np.full_like(weights, np.nan), where=total > 0)
-    logs = np.log(share, out=np.zeros_like(share), where=share > 0)
+    share = weights / np.where(total > 0, total, np.nan)
+    logs = np.log(np.maximum(share, np.finfo(np.float64).tiny))  # 0 ln 0 = 0
     found = {"entropy": np.maximum(-row_products(share, logs), 0.0), "special": share @ special.astype(np.float64)}
     if result.tokens["query"] == result.tokens["key"]:
         place = np.arange(share.shape[-1])
@@ -138,7 +141,7 @@ def against_raw(trace: Trace, effective: Map, special: Array) -> list[Summary]:
 
     Errors: ProofError where an effective row is longer than its row beyond rounding.
     """
-    raw = spread(effective_attention(trace, part="raw"), ("layer", "head", "query", "key")).astype(np.float64)
+    raw = np.stack([recorded(layer).cpu().numpy() for layer in trace.layers])
     kept = spread(effective, ("layer", "head", "query", "key")).astype(np.float64)
     share = 1 - row_products(kept, kept) / row_products(raw, raw)
     allowed = 8 * max(effective.meta["rounding"], trace.eps * raw.shape[-1] ** 0.5)
@@ -155,6 +158,13 @@ def against_raw(trace: Trace, effective: Map, special: Array) -> list[Summary]:
         made(effective, "pearson of the head", heads[..., None], tokens=False),
         made(effective, "special, raw", (raw @ special.astype(np.float64)) / raw.sum(-1)),
     ]
+
+
+def recorded(layer: Layer) -> Tensor:
+    """The attention of a layer in float64. Errors: NotDefined where it was not recorded."""
+    if layer.probabilities is None:
+        raise NotDefined("effective beside raw attention needs the attention itself", do='Trace with capture="full".')
+    return layer.probabilities.double()
 
 
 def correlations(a: Array, b: Array, visible: Array) -> tuple[Array, Array]:

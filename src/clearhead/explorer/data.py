@@ -17,12 +17,20 @@ from clearhead.explorer.maps_told import told_maps
 from clearhead.explorer.packing import pack
 from clearhead.explorer.querykey import points
 from clearhead.explorer.verdicts import farthest, scientific, verdicts
+from clearhead.faithfulness.result import Comparison
 from clearhead.maps import Table
 from clearhead.methods.registry import find
 from clearhead.tokens import Tokens
 
 THUMB = 24
 """Most pixels along a side of the small picture of a head."""
+FAITHFULNESS = (
+    "method", "score", "over_random", "over_random_low", "over_random_high", "beats_random", "deletion", "insertion",
+    "leave_one_out", "seconds",
+)  # fmt: skip
+"""The columns of a comparison that the page shows, as far as it has them."""
+KEYS = {"hidden_token_attribution": "contribution", "effective_attention": "effective"}
+"""What the maps of methods are called that every page holds."""
 CITE_BRUNNER = r"""
 @inproceedings{brunner2020identifiability,
   title = {On Identifiability in Transformers},
@@ -66,6 +74,7 @@ def payload(findings: Findings, *, remote: bool = False) -> dict[str, Any]:
         "maps": maps,
         "nearest": None if findings.nearest is None else nearest_of(findings.nearest, n),
         "points": points_of(findings),
+        "faithfulness": None if findings.comparison is None else faithfulness_of(findings.comparison),
         "depth": curves_of(findings),
         "certificate": certificate_of(findings),
         "proof": proof_of(findings),
@@ -149,6 +158,24 @@ def points_of(findings: Findings) -> dict[str, Any] | None:
         "scale": [[one.scale for one in row] for row in found],
         "agreement": [[one.agreement for one in row] for row in found],
         "kept": [[one.kept for one in row] for row in found],
+    }
+
+
+def faithfulness_of(comparison: Comparison) -> dict[str, Any]:
+    """A line a method, the most faithful first, with the key of its map, and the score of random orders."""
+    table = comparison.table
+    texts = int(table.meta["texts"])
+    names = [name for name in FAITHFULNESS if name in table.columns and (texts > 1 or name != "beats_random")]
+    rows = [dict(zip(names, line, strict=True)) for line in zip(*(table[name].tolist() for name in names), strict=True)]
+    random = next(row["score"] for row in rows if row["method"] == "random")
+    return {
+        "columns": names,
+        "about": {name: table.about[name] for name in names},
+        "rows": [{**row, "key": KEYS.get(row["method"], row["method"])} for row in rows],
+        "random": random,
+        "asked": f"{table.meta['target']}; removal: {table.meta['removal']}; "
+        + ("this text alone, so no intervals" if texts == 1 else f"{texts} texts"),
+        "left_out": [f"{name}: {why}" for name, why in table.meta["left_out"].items()],
     }
 
 

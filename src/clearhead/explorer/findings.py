@@ -14,6 +14,7 @@ from clearhead.methods.registry import find
 from clearhead.target import Target
 
 if TYPE_CHECKING:
+    from clearhead.faithfulness.result import Comparison
     from clearhead.maps import Map, Table
     from clearhead.trace import Trace
 
@@ -44,6 +45,8 @@ class Findings:
     """`token_identifiability_naive` of each depth and token."""
     extra: Mapping[str, Map] = field(default_factory=dict[str, "Map"])
     """Further maps that the page can show, by method."""
+    comparison: Comparison | None = None
+    """How faithful methods are, of this text or of others."""
 
     @property
     def null_share(self) -> np.ndarray:
@@ -106,13 +109,14 @@ def analyse(
     seconds: float = 30.0,
     also: Sequence[str] = (),
     target: Target = None,
+    comparison: Comparison | None = None,
     progress: Callable[[str], None] = lambda step: None,
 ) -> Findings:
     """Apply the methods of the report to a trace.
 
     `probes`: for the contributions; None for `probes_for`, 0 to leave them out. `seconds`: after which no further row
     is examined for how far it can move (at least one is). `also`: further methods that `check_pickable` allows;
-    `target`: what those that explain one number are to explain.
+    `target`: what those that explain one number are to explain. `comparison`: what is said of their faithfulness.
     Errors: those of the methods.
     """
     for name in also:
@@ -145,8 +149,9 @@ def analyse(
     )
     notices = () if used else (f"Contributions are left out: {why}.",)
     return Findings(
-        trace, raw, effective, certificate, naive, contribution, tuple(moved), len(rows), notices, nearest, extra
-    )
+        trace, raw, effective, certificate, naive, contribution, tuple(moved), len(rows), notices, nearest, extra,
+        comparison,
+    )  # fmt: skip
 
 
 def call(name: str, trace: Trace, **options: Any) -> Any:

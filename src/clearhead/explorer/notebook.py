@@ -12,18 +12,29 @@ if TYPE_CHECKING:
 
     from clearhead.explorer.report import Report
     from clearhead.explorer.widget import Explorer
+    from clearhead.faithfulness.result import Comparison
+    from clearhead.target import Target
 
 
-def report(trace: Trace, *, probes: int | None = None, also: Sequence[str] = ()) -> Report:
+def report(
+    trace: Trace,
+    *,
+    probes: int | None = None,
+    also: Sequence[str] = (),
+    target: Target = None,
+    comparison: Comparison | None = None,
+) -> Report:
     """The report of a trace, as `clearhead report` writes it: it shows itself in a notebook, `save` writes the file.
 
-    `probes`: for the contributions; None by length, 0 leaves them out. `also`: further methods to put into it.
+    `probes`: for the contributions; None by length, 0 leaves them out. `also`: further methods to put into it;
+    `target`: what those explain that explain one number. `comparison`: what `clearhead.compare` found, to be shown
+    beside the methods.
     Errors: InputError for what is not a trace, and for a method that the page cannot show; those of the methods.
     """
     from clearhead.explorer.findings import analyse
     from clearhead.explorer.report import report_of
 
-    return report_of(analyse(checked("report", trace), probes=probes, also=also))
+    return report_of(analyse(checked("report", trace), probes=probes, also=also, target=target, comparison=comparison))
 
 
 def explore(trace: Trace, *, probes: int | None = None) -> Explorer:

@@ -77,8 +77,15 @@ def attention_attribution(
         raise InputError(f"{NAME}: variant", got=repr(variant), allowed="'correct', 'published'")
     if variant == "published" and steps is not None:
         raise InputError(f"{NAME}: the published variant has its own {PUBLISHED} steps", got=f"steps={steps}")
-    goal = trace.model.goal(trace, target)
     chosen = layers if layer is None else [layer]
+    normed = [at for at in chosen if variant == "correct" and trace.model.block(at).norms.on_output is not None]
+    if normed:
+        raise NotDefined(
+            f"{NAME}: layer {normed[0]} normalises the output of its attention, so that attention of any size above 0 "
+            "gives the same number and there is no way from zero to average over",
+            do="relevance and input_x_gradient explain the same target without such a way.",
+        )
+    goal = trace.model.goal(trace, target)
     found: list[Tensor] = []
     told: list[dict[str, Any]] = []
     for at in each(chosen):

@@ -14,7 +14,7 @@ from clearhead.trace import Trace
 
 COMPLETE = 1e-2
 """How far the sum may lie from F(x) - F(baseline), relative to it: deep models bend sharply near a baseline."""
-STEPS = (128, 512)
+STEPS = (16, 64, 512)
 """Numbers of points tried in turn where `steps` is not given."""
 
 
@@ -39,7 +39,7 @@ def integrated_gradients(
     (x_j - b_j) . mean over t in [0, 1] of dF/dx_j at b + t (x - b), by captum's `IntegratedGradients` with the
     Gauss-Legendre rule; x and F as in `gradient_norm`. `baseline`: "mean", every token is the mean of the text's token
     vectors; "zero", the zero vector, as is common, though a model that first normalises (GPT-2, Llama) jumps there, so
-    that the integral does not settle. `steps`: points of the rule; None tries 128, then 512 until it is complete.
+    that the integral does not settle. `steps`: points of the rule; None tries 16, 64, then 512 until it is complete.
 
     Completeness is checked: the values sum to F(x) - F(b) to 1 % (`meta["completeness"]`), or are refused.
     Returns (key,). Errors: MissingExtra without captum; InputError; NotDefined where it is not complete; else as
@@ -55,10 +55,11 @@ def integrated_gradients(
     x = trace.hidden[0].detach()[None]
     start = x.new_zeros(x.shape) if baseline == "zero" else x.mean(1, keepdim=True).expand_as(x)
     batch = linalg.points_a_pass(trace.model.block(0), x.shape[1], len(trace.layers))
+    ends = run(x).detach(), run(start).detach()
     found, met, used = x, None, 0
     for used in STEPS if steps is None else (steps,):
         found = captum(run).attribute(x, start, n_steps=used, method="gausslegendre", internal_batch_size=batch)
-        met = linalg.completeness(found, run(x), run(start), trace.eps, COMPLETE)
+        met = linalg.completeness(found, *ends, trace.eps, COMPLETE)
         if met.complete:
             break
     assert met is not None

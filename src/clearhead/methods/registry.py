@@ -118,6 +118,8 @@ def methods() -> dict[str, Method]:
 
 def find(name: str) -> Method:
     """The method of that name. Errors: InputError naming the nearest."""
+    if name in _METHODS:
+        return _METHODS[name]
     known = methods()
     if name not in known:
         near = get_close_matches(name, known, n=1)

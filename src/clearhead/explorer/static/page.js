@@ -12,7 +12,7 @@ import { headFacts, overview } from "./overview.js";
 import { allowedChoices } from "./picker.js";
 import { queryKeyMap } from "./querykey.js";
 import { Store } from "./store.js";
-import { certificate, citations, facts, methods, proof } from "./tables.js";
+import { certificate, citations, comparison, facts, methods, proof } from "./tables.js";
 import { colouredText } from "./text.js";
 
 /** What all views share: the payload, the door, the lens, and who waits for what. */
@@ -165,6 +165,9 @@ export async function mount(root, payload, door, { above = "", link = () => "", 
   const begin = performance.now();
   await shown();
   main.append(
+    payload.faithfulness ? section("faithfulness", "Which method predicts the model?",
+      "Tokens are taken out of the text in the order of each method. Where the method is right about what matters, the answer changes soon; taken out from the other end, late. The score is the area between: 0 says nothing, and random orders stand beside.",
+      comparison(payload, store)) : "",
     verdicts(payload),
     section("attention", "Attention: raw, effective, and what has no effect",
       "A head's output is its attention times its values. Whatever part of the attention is orthogonal to the values is multiplied away: it could be anything, and the model would not notice.",

@@ -1,6 +1,6 @@
 // The methods that the page can show: those here, those that can be computed, and those that cannot, with the reason.
 
-import { picker } from "./dom.js";
+import { figure, picker } from "./dom.js";
 
 /** A picker over all maps. `first`: options before them. */
 export function methodPicker(label, payload, store, key, first = []) {
@@ -8,8 +8,8 @@ export function methodPicker(label, payload, store, key, first = []) {
   const refill = () => {
     const groups = { "": [...first], "in this page": [], "computed when chosen": [], "not available": [] };
     for (const one of payload.maps) {
-      if (one.values) groups["in this page"].push([one.key, one.title]);
-      else if (one.compute) groups["computed when chosen"].push([one.key, one.title]);
+      if (one.values) groups["in this page"].push([one.key, one.title + scored(payload, one.key)]);
+      else if (one.compute) groups["computed when chosen"].push([one.key, one.title + scored(payload, one.key)]);
       else groups["not available"].push([one.key, `${one.title}: ${one.reason}`, { disabled: true, title: one.reason }]);
     }
     fill(groups, store.state[key]);
@@ -18,6 +18,16 @@ export function methodPicker(label, payload, store, key, first = []) {
   };
   store.watch([key], refill);
   return { element, refill };
+}
+
+/** The line of a method in the comparison of the page, where there is one. */
+export function faithfulness(payload, key) {
+  return payload.faithfulness?.rows.find((one) => one.key === key);
+}
+
+function scored(payload, key) {
+  const found = faithfulness(payload, key);
+  return found ? ` (faithfulness ${figure(found.score, 1e-2)})` : "";
 }
 
 /** What a map's numbers mean at a place: " after layer 3", " in layer 3, head 5", " in layer 3, mean of its 12 heads". */

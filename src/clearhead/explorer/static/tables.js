@@ -1,6 +1,6 @@
 // The certificate of every head, the proof of the capture, the methods with their papers, and how to cite.
 
-import { h } from "./dom.js";
+import { figure, h } from "./dom.js";
 
 function cell(value) {
   if (typeof value !== "number" || Number.isInteger(value)) return String(value);
@@ -49,6 +49,30 @@ export function certificate(payload, store) {
 
 function compare(a, b) {
   return typeof a === "number" ? a - b : String(a).localeCompare(String(b));
+}
+
+/** The comparison of methods, the most faithful first; a click on one colours the text by it. */
+export function comparison(payload, store) {
+  const { columns, about, rows, asked, left_out } = payload.faithfulness;
+  const there = (key) => payload.maps.some((one) => one.key === key && (one.values || one.compute));
+  const named = (row) => (there(row.key)
+    ? h("button", { type: "button", class: "quiet", onclick: () => store.set({ by: row.key, compare: "" }) }, row.method)
+    : row.method);
+  const line = (row) => h("tr", { "data-key": row.key }, columns.map((name) => (name === "method"
+    ? h("th", { scope: "row" }, named(row))
+    : h("td", { class: typeof row[name] === "number" ? "number" : "" }, row[name] === null ? "" : typeof row[name] === "number" ? figure(row[name], 1e-3) : row[name]))));
+  const body = h("tbody", {}, rows.map(line));
+  store.watch(["by"], ({ by }) => {
+    for (const row of body.rows) row.setAttribute("aria-selected", row.dataset.key === by);
+  });
+  return [
+    h("p", { class: "note" }, asked),
+    h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Faithfulness of each method" },
+      h("table", { class: "ranking" }, h("thead", {}, h("tr", {}, columns.map((name) => h("th", { scope: "col", title: about[name] }, name.replaceAll("_", " "))))), body)),
+    left_out.length ? h("p", { class: "note" }, `Left out: ${left_out.join("; ")}`) : "",
+    h("details", {}, h("summary", {}, "What the columns mean"),
+      h("dl", { class: "meanings" }, columns.map((name) => [h("dt", {}, name.replaceAll("_", " ")), h("dd", {}, about[name])]))),
+  ];
 }
 
 export function facts(pairs) {

@@ -5,7 +5,7 @@ import { colour, css, gradient, inkOn, strength } from "./colour.js";
 import { figure, h, percent, tokenText } from "./dom.js";
 import { svgOfButtons } from "./exports.js";
 import { Progress, takeaway } from "./figures.js";
-import { methodPicker, placeOf, visibility } from "./picker.js";
+import { faithfulness, methodPicker, placeOf, visibility } from "./picker.js";
 
 const TOP = 6;
 
@@ -128,8 +128,14 @@ class Strip {
     this.legend.replaceChildren(
       h("span", { class: "scale" }, low ? spoken(entry, low * most, step) : "0", bar, spoken(entry, most, step)),
       h("span", {}, `strongest colour: ${words}${this.store.state.axis === "root" ? ", square-root scale" : ""}`),
+      this.#faithfulness(),
       this.lens.dropped.length ? h("span", {}, `dropped special tokens hold ${spoken(entry, this.lost, step)}`) : "",
     );
+  }
+
+  #faithfulness() {
+    const found = faithfulness(this.page.payload, this.key);
+    return found ? h("span", {}, `faithfulness ${figure(found.score, 1e-2)}, random orders ${figure(this.page.payload.faithfulness.random, 1e-2)}`) : "";
   }
 
   #rank(entry) {
