@@ -207,11 +207,12 @@ def compare(
 @app.command()
 def methods() -> None:
     """List the methods, what each returns, and its options."""
+    from clearhead.engine import typed
     from clearhead.methods.registry import methods as registered
 
     for one in registered().values():
         shape = "table" if one.returns == "table" else f"map ({', '.join(one.dims)}), {one.unit}"
-        given = [name if p.default is p.empty else f"{name}={spell(p.default)}" for name, p in one.options.items()]
+        given = [name if p.default is p.empty else f"{name}={typed(p.default)}" for name, p in one.options.items()]
         options = ", ".join(given) or "none"
         typer.echo(f"{one.name}\n    {one.summary}.\n    {shape}; {one.paper}\n    options: {options}")
 
@@ -389,11 +390,6 @@ def say(step: str) -> None:
     """What is being done, on standard error where that is a terminal."""
     if sys.stderr.isatty():
         typer.echo(f"clearhead: {step} ...", err=True)
-
-
-def spell(value: Any) -> str:
-    """An option's default as it is typed."""
-    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def main() -> None:

@@ -95,6 +95,26 @@ def parse(what: str, text: str, kind: Any) -> Any:
     raise InputError(what, got=repr(text), allowed=spell(kind))
 
 
+def typed(value: Any) -> str:
+    """A value of an option as it is typed."""
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+def choices(kind: Any) -> list[str]:
+    """What may be typed where only a few things may; else none."""
+    found: list[str] = []
+    for alternative in alternatives(kind):
+        if get_origin(alternative) is Literal:
+            found += [str(value) for value in get_args(alternative)]
+        elif alternative is bool:
+            found += ["true", "false"]
+        elif alternative is type(None):
+            found.append("none")
+        else:
+            return []
+    return found
+
+
 def alternatives(kind: Any) -> tuple[Any, ...]:
     """The members of a union, else the type alone."""
     return get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)

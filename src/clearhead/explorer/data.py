@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from clearhead import __version__
+from clearhead.engine import choices, option_types, spell, typed
+from clearhead.explorer.catalogue import pickable
 from clearhead.explorer.charts import curves_of
 from clearhead.explorer.findings import Findings
 from clearhead.explorer.maps_told import told_maps
@@ -19,7 +21,7 @@ from clearhead.explorer.querykey import points
 from clearhead.explorer.verdicts import farthest, scientific, verdicts
 from clearhead.faithfulness.result import Comparison
 from clearhead.maps import Table
-from clearhead.methods.registry import find
+from clearhead.methods.registry import Method, find
 from clearhead.tokens import Tokens
 
 THUMB = 24
@@ -72,6 +74,7 @@ def payload(findings: Findings, *, remote: bool = False) -> dict[str, Any]:
             for layer in trace.layers
         ],
         "maps": maps,
+        "options": {name: options_of(one) for name, one in pickable().items()} if remote else None,
         "nearest": None if findings.nearest is None else nearest_of(findings.nearest, n),
         "points": points_of(findings),
         "faithfulness": None if findings.comparison is None else faithfulness_of(findings.comparison),
@@ -86,6 +89,16 @@ def payload(findings: Findings, *, remote: bool = False) -> dict[str, Any]:
         ],
         "footer": f"Made by clearhead {__version__}. The page asks nothing of any other machine.",
     }
+
+
+def options_of(method: Method) -> list[dict[str, Any]]:
+    """The options of a method as a form needs them: name, default and what is allowed, as texts."""
+    kinds = option_types(method)
+    return [
+        {"name": name, "standard": typed(option.default), "choices": choices(kinds[name]),
+         "allowed": spell(kinds[name])}
+        for name, option in method.options.items()
+    ]  # fmt: skip
 
 
 def tokens_of(tokens: Tokens) -> list[dict[str, Any]]:

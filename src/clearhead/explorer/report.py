@@ -35,6 +35,7 @@ MODULES = (
     "matrix.js",
     "overview.js",
     "picker.js",
+    "options.js",
     "heatmaps.js",
     "text.js",
     "flow.js",

@@ -56,8 +56,21 @@ def add_map(session: Session, method: str, options: Mapping[str, Any], *, say: S
     name = map_id(method, given)
     if name not in session.maps:
         say(method)
-        session.maps[name] = call(method, session.trace, **given)
+        session.maps[name] = whole(call(method, session.trace, **given), session.trace)
     return extra_told(method, session.maps[name], 0, [], remote=True) | {"id": name, "reason": None}
+
+
+def whole(made: Map, trace: Trace) -> Map:
+    """A Map that the page can show. Errors: InputError for one of other axes, or of a part of the layers or queries."""
+    depths, tokens = trace.hidden.shape[:2]
+    sizes = {"layer": depths - 1, "query": tokens, "key": tokens}
+    if made.dims not in PICKABLE or any(made.sizes[dim] != size for dim, size in sizes.items()):
+        got = ", ".join(f"{dim} {size}" for dim, size in made.sizes.items())
+        raise InputError(
+            f"the page cannot show {made.meta['method']} with these options", got=got,
+            allowed="every layer, query and key", do="`clearhead map` writes these numbers.",
+        )  # fmt: skip
+    return made
 
 
 def map_id(method: str, options: Mapping[str, Any]) -> str:
@@ -72,13 +85,9 @@ def typed_options(method: Method, options: Mapping[str, Any]) -> dict[str, Any]:
     engine.check_options(method, options)
     kinds = engine.option_types(method)
     return {
-        name: engine.parse(f"{method.name}: {name}", spelled(value), kinds[name]) for name, value in options.items()
+        name: engine.parse(f"{method.name}: {name}", engine.typed(value), kinds[name])
+        for name, value in options.items()
     }
-
-
-def spelled(value: Any) -> str:
-    """A JSON value as it would be typed on the command line."""
-    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def interval(session: Session, layer: int, head: int, query: int) -> dict[str, Any]:

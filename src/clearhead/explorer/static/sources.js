@@ -224,6 +224,15 @@ export class RemoteDoor extends Door {
     return super.source(key);
   }
 
+  /** A method with other options than its own: a further map; its key. */
+  async compute(method, options, progress) {
+    const told = await this.machine.job({ task: "map", method, options }, progress);
+    const given = Object.entries(options).map(([name, value]) => `${name} ${value}`).join(", ");
+    const entry = { ...told, key: told.id, title: `${told.title} (${given})`, options_given: true };
+    if (!this.entry(entry.key)) this.payload.maps.push(entry);
+    return entry.key;
+  }
+
   interval(layer, head, query) {
     return this.machine.job({ task: "interval", layer, head, query });
   }

@@ -5,6 +5,7 @@ import { colour, css, gradient, inkOn, strength } from "./colour.js";
 import { figure, h, percent, tokenText } from "./dom.js";
 import { svgOfButtons } from "./exports.js";
 import { Progress, takeaway } from "./figures.js";
+import { optionsForm } from "./options.js";
 import { faithfulness, methodPicker, placeOf, visibility } from "./picker.js";
 
 const TOP = 6;
@@ -178,5 +179,5 @@ export function colouredText(page, store) {
   const and = methodPicker("Beside it", page.payload, store, "compare", [["", "nothing"], ["truths", "the three truths"]]);
   store.watch(["compare"], ({ compare }) => (by.element.hidden = compare === "truths"));
   page.onTold(() => [by, and].forEach((one) => one.refill()));
-  return h("div", {}, h("div", { class: "controls" }, by.element, and.element), box);
+  return h("div", {}, h("div", { class: "controls" }, by.element, and.element, optionsForm(page, store)), box);
 }
