@@ -99,6 +99,42 @@ def test_a_method_is_computed_when_it_is_chosen_or_says_why_not(page: Any) -> No
         assert not progress.is_visible() or "defect" not in progress.text_content()
 
 
+def test_options_make_a_further_map(page: Any, server: Running) -> None:
+    analyse(page)
+    assert (
+        not page.locator(".options").is_visible() or "Options of Contribution" in page.locator(".options").inner_text()
+    )
+    page.get_by_label("Colour by").select_option("raw")
+    page.locator(".options").wait_for(state="hidden")  # raw attention has none
+    page.get_by_label("Colour by").select_option("effective")
+    page.get_by_text("Options of Effective attention").click()
+    page.get_by_role("combobox", name="row sum").select_option("true")
+    page.get_by_role("button", name="Compute").click()
+    page.locator(".reading h3", has_text="Effective attention (row_sum true)").wait_for(timeout=60_000)
+    page.locator(".tok").nth(4).click()
+    page.locator("[role=gridcell][aria-label^='layer 1 head 2:']").click()
+    page.locator(".reading h3", has_text="in layer 1, head 2").wait_for()
+    page.locator(".reading").first.get_by_role("button", name="Table").click()
+    page.locator(".reading tbody tr").first.wait_for()
+    found = page.locator(".reading tbody td:nth-child(3)").all_text_contents()
+    row = ch.effective_attention(ch.load(server.models[0]).trace(TEXT), row_sum=True).values[1, 2, 4]
+    np.testing.assert_allclose([float(text) for text in found], row, rtol=1e-3, atol=1e-6)
+
+
+def test_a_target_is_typed_and_what_is_wrong_with_it_said(page: Any) -> None:
+    analyse(page)
+    page.get_by_label("Colour by").select_option("relevance")
+    page.get_by_role("alert").filter(has_text="Give a target").wait_for(timeout=60_000)
+    page.get_by_text("Options of Relevance").click()
+    for target, wrong in (("class:7", "class"), ("similar:", "similar")):
+        page.get_by_role("textbox", name="target").fill(target)
+        page.get_by_role("button", name="Compute").click()
+        page.locator(".options [role=alert]", has_text=wrong).wait_for(timeout=60_000)
+    page.get_by_role("textbox", name="target").fill("similar:w3 w9")
+    page.get_by_role("button", name="Compute").click()
+    page.locator(".reading h3", has_text="Relevance (target similar:w3 w9)").wait_for(timeout=60_000)
+
+
 def test_umap_runs_with_progress(page: Any) -> None:
     pytest.importorskip("umap", reason="umap-learn is not installed")
     analyse(page)

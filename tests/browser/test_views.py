@@ -6,6 +6,7 @@ import csv
 import io
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from oklab import oklab_colour
 from clearhead.explorer import data
 from clearhead.explorer.findings import Findings
 from clearhead.explorer.querykey import points
+from clearhead.faithfulness.result import Comparison
+from clearhead.maps import Table
 from clearhead.methods.registry import methods
 
 pytestmark = pytest.mark.browser
@@ -65,6 +68,24 @@ def test_any_method_of_the_registry_can_colour_the_text(show: Open) -> None:
     one.page.locator(".reading h3", has_text="after layer").wait_for()
     np.testing.assert_allclose(list(figures(one).values()), values[layer, 7], rtol=1e-3)  # four digits are shown
     assert "−" in one.page.locator(".reading .legend").first.text_content()  # a diverging scale: values have signs
+
+
+def test_faithfulness_stands_beside_the_methods(show: Open) -> None:
+    columns = {"method": ["hidden_token_attribution", "random"], "score": [0.5, 0.125], "leave_one_out": [0.25, None]}
+    meta = {"target": "<b>class 1</b>", "removal": "mask", "texts": 1, "left_out": {}}
+    table = Table(columns, about=dict.fromkeys(columns, "what it is"), meta=meta)
+    one = show(replace(synthetic.findings(), comparison=Comparison(table, table, table)))
+    one.page.get_by_label("Colour by").select_option("raw")
+    assert one.page.get_by_label("Colour by").locator("option[value=contribution]").text_content() == (
+        "Contribution (faithfulness 0.50)"
+    )
+    section = one.page.locator("section:has(#faithfulness)")
+    assert "<b>class 1</b>; removal: mask; this text alone" in section.text_content()
+    assert section.locator("tbody tr").first.locator("td").all_text_contents() == ["0.500", "0.250"]
+    section.get_by_role("button", name="hidden_token_attribution").click()
+    one.page.locator(".reading h3", has_text="Contribution").wait_for()
+    assert "faithfulness 0.50, random orders 0.13" in one.page.locator(".reading .legend").first.text_content()
+    assert section.locator("tr[aria-selected=true]").get_attribute("data-key") == "contribution"
 
 
 def test_methods_that_are_not_here_say_why(show: Open, small: Findings) -> None:

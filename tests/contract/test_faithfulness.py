@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from clearhead.faithfulness import metrics
 from clearhead.faithfulness.compare import shuffled_model, verdict
 from clearhead.faithfulness.removal import Without
 from clearhead.faithfulness.scores import scores
+from clearhead.methods import registry
 from tests.tiny import RECIPES, SMALL, fill, tiny, word_tokenizer, words
 
 CAUSAL = ("gpt2", "gptj", "gpt_neox", "llama", "mistral", "qwen2", "gemma3_text")
@@ -256,6 +258,27 @@ def test_few_texts_have_no_interval(tmp_path: Path) -> None:
     assert found.table["beats_random"].tolist().count("open") == 1
     assert found.save(tmp_path / "page.html").exists()
     found.plot()
+
+
+def test_a_text_on_which_a_method_fails_costs_no_other_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By name as well: what is known of the other texts is kept, the reason is told; of none, it raises."""
+    method, made = registry.find("alti"), registry.find("alti").function
+    bad = {words(5, 1)}
+
+    def sometimes(trace: ch.Trace, **options: Any) -> ch.Map:
+        if trace.tokens.text in bad:
+            raise errors.NotDefined("alti: not of this text")
+        return made(trace, **options)
+
+    monkeypatch.setitem(registry._METHODS, "alti", replace(method, function=sometimes))
+    texts, names = [words(5, 0), words(5, 1), words(5, 2)], ["alti", "vector_norms"]
+    table = ch.compare(classifier(), texts, names, removal="mask", **QUICK).table
+    counts = dict(zip(table["method"].tolist(), table["texts"].tolist(), strict=True))
+    assert counts == {"alti": 2, "vector_norms": 3, "random": 3}
+    assert "not of this text" in table.meta["left_out"]["alti"]
+    bad.update(texts)
+    with pytest.raises(errors.NotDefined, match=r"none of these texts .* from alti; got alti: alti: not of this text"):
+        ch.compare(classifier(), texts, names, removal="mask", **QUICK)
 
 
 def test_what_is_left_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

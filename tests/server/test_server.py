@@ -105,6 +105,15 @@ def test_options_have_the_types_of_the_signature(server: Any, client: httpx.Clie
         job = server.finished(client, job)
         assert job["state"] == "failed"
         assert why in job["error"]
+    for method, options in (
+        ("vector_norms", {"per_head": True}),
+        ("attention_attribution", {"target": "similar:w1", "layer": 1}),
+    ):
+        job = server.finished(client, client.post(path, json={"method": method, "options": options}).json())
+        if method == "vector_norms":  # other axes, all of which the page knows
+            assert job["state"] == "done"
+        else:
+            assert "allowed: every layer, query and key" in job["error"]
 
 
 def test_the_same_question_is_computed_once(server: Any, client: httpx.Client) -> None:

@@ -183,6 +183,38 @@ def test_the_payload_is_plain_json_and_holds_the_numbers() -> None:
     assert told["notices"] == []
 
 
+def test_the_payload_tells_the_faithfulness_of_methods() -> None:
+    from clearhead.faithfulness.result import Comparison
+
+    def comparison(texts: int) -> Comparison:
+        columns = {
+            "method": ["alti", "hidden_token_attribution", "random"],
+            "score": [0.5, 0.25, 0.125],
+            "over_random": [0.375, 0.125, None],
+            "beats_random": ["open", "yes", None],
+            "sanity": [0.1, 0.2, None],
+        }
+        meta = {"target": "class 1", "removal": "mask", "texts": texts, "left_out": {"decompx": "it is long"}}
+        table = Table(columns, about=dict.fromkeys(columns, "what it is"), meta=meta)
+        return Comparison(table, table, table)
+
+    found = synthetic.findings()
+    assert data.payload(found)["faithfulness"] is None
+    told = data.payload(replace(found, comparison=comparison(3)))["faithfulness"]
+    assert told["columns"] == ["method", "score", "over_random", "beats_random"]
+    assert [(row["key"], row["score"]) for row in told["rows"]] == [
+        ("alti", 0.5),
+        ("contribution", 0.25),
+        ("random", 0.125),
+    ]
+    assert told["random"] == 0.125
+    assert told["asked"] == "class 1; removal: mask; 3 texts"
+    assert told["left_out"] == ["decompx: it is long"]
+    alone = data.payload(replace(found, comparison=comparison(1)))["faithfulness"]
+    assert alone["columns"] == ["method", "score", "over_random"]  # of one text there is no verdict
+    assert "no intervals" in alone["asked"]
+
+
 def test_the_overview_does_not_depend_on_the_order_of_the_certificate() -> None:
     found = synthetic.findings(tokens=10)
     order = np.random.default_rng(0).permutation(24)

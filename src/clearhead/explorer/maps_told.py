@@ -133,7 +133,10 @@ def attention_told(
             "Verdicts, overview and certificate are of every head. The numbers of every head: `clearhead map`."
         )
         return *both, heads
-    notices.append(f"The heat maps are left out: they would need more than {size}. The numbers: `clearhead map`.")
+    notices.append(
+        f"The heat maps are left out: they would need more than {size}. "
+        "`clearhead serve` shows them, a head at a time; the numbers: `clearhead map`."
+    )
     return None, None, None
 
 

@@ -82,8 +82,9 @@ def compare(
     token) or "mean" (mean embedding); template tokens always stay. How a map becomes one score a token: scores.RULE.
     `exact_hta`, `sanity`: whether to compute these two, which cost the most. Every method runs with its own defaults.
 
-    "all": every method whose map speaks of keys; one that is not defined for these texts, or needs what is not
-    installed, is left out, and `table.meta["left_out"]` says why. A method asked for by name raises instead.
+    "all": every method whose map speaks of keys. A method is left out for a text for which it is not defined, and
+    `table.meta["left_out"]` says why; its column `texts` counts the others. One that is asked for by name and not
+    defined for any text, or needs what is not installed, raises instead.
     Errors: InputError for texts, methods, target or removal; NotDefined, MissingExtra, ProofError as above.
     """
     chosen, targets = _methods(methods), _targets(texts, target)
@@ -111,8 +112,10 @@ def compare(
             if tau is not None:
                 kendall.setdefault((one, two), []).append(tau)
     chosen_names = [name for name in (m.name for m in chosen) if any(row["method"] == name for row in rows)]
-    if not chosen_names:
-        raise NotDefined("compare: no method is defined for these texts", got=str(left_out))
+    missing = [m.name for m in chosen if m.name not in chosen_names]
+    if not chosen_names or (methods != "all" and missing):
+        reasons = "; ".join(f"{name}: {left_out[name]}" for name in missing)
+        raise NotDefined(f"compare: for none of these texts is there a score from {', '.join(missing)}", got=reasons)
     asked = "one a text" if isinstance(target, (list, tuple)) else str(spelled(target))  # pyright: ignore[reportArgumentType]
     meta = {
         "method": "compare", **model.origin, "target": goal.name if len(texts) == 1 and goal else asked,
@@ -156,7 +159,7 @@ def _scored(
         try:
             values = scores(_map(method, trace, goal), goal.reads)
         except (NotDefined, MissingExtra) as error:
-            if strict:
+            if strict and isinstance(error, MissingExtra):
                 raise
             left_out[method.name] = str(error)
             continue

@@ -163,6 +163,7 @@ def from_files(path: Path, name: str, commit: str | None, dtype: torch.dtype, al
         raise LoadError(f"load: the weights of {name} cannot be read", got=first_line(error)) from error
     hf, info = loaded
     random = check_missing(hf, name, sorted(info["missing_keys"]))
+    hf.requires_grad_(False)  # a gradient is taken in inputs, never in weights: less is kept for the way back
     return Model(hf.eval(), tokenizer, family, name, source=path, commit=commit, random=random)
 
 

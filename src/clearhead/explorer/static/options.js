@@ -23,7 +23,7 @@ export function optionsForm(page, store) {
   const progress = new Progress();
   const summary = h("summary", {}, "Options");
   const form = h("form", { class: "panel", onsubmit: (event) => { event.preventDefault(); compute(); } });
-  const element = h("details", { class: "display options" }, summary, form);
+  const element = h("details", { class: "options" }, summary, form);
   let fields = [], method = null;
 
   async function compute() {
