@@ -31,7 +31,7 @@ NAME = "attention_attribution"
 
 
 @method(
-    paper="Hao et al. 2021, Self-Attention Attribution (arXiv 2004.11207), eq. 1 to 3",
+    paper="Hao et al. 2021, Self-Attention Attribution (arXiv 2004.11207)",
     dims=("layer", "head", "query", "key"),
     unit="target",
     laws=("sums to F(A) - F(0)", "causal"),
@@ -126,7 +126,7 @@ def _of_layer(trace: Trace, goal: Goal, layer: int, steps: int | None, variant: 
 def head_importance(traces: Sequence[Trace], *, target: Target = None) -> Map:
     """How much each head matters over several texts: the sum of the largest attribution of each text.
 
-    I_h = sum over texts of max over i, j of Attr_h[i, j] (Hao et al. 2021, eq. 4), with the default rule of
+    I_h = sum over texts of max over i, j of Attr_h[i, j] (Hao et al. 2021), with the default rule of
     `attention_attribution`; as `target`, the class or token that the model gives each text, where it is None.
     Returns (layer, head). Errors: InputError without a trace, or for traces of several models; else as that method.
     """

@@ -19,7 +19,7 @@ STEPS = (16, 64, 512)
 
 
 @method(
-    paper="Sundararajan et al. 2017, Axiomatic Attribution for Deep Networks (arXiv 1703.01365), eq. 1",
+    paper="Sundararajan et al. 2017, Axiomatic Attribution for Deep Networks (arXiv 1703.01365)",
     dims=("key",),
     unit="target",
     laws=("sums to F(x) - F(baseline)",),

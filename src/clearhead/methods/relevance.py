@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @method(
-    paper="Chefer et al. 2021, Generic Attention-model Explainability (arXiv 2103.15679), eq. 5 and 6",
+    paper="Chefer et al. 2021, Generic Attention-model Explainability (arXiv 2103.15679), section 3",
     dims=("layer", "query", "key"),
     unit="relevance",
     laws=("non-negative", "causal", "the identity is in it"),
