@@ -259,4 +259,4 @@ def test_every_option_of_every_method_has_a_type_that_can_be_typed() -> None:
         for name, kind in engine.option_types(one).items():
             default = one.options[name].default
             if default is not one.options[name].empty:
-                assert engine.parse(name, cli.spell(default), kind) == default, f"{one.name}: {name}"
+                assert engine.parse(name, engine.typed(default), kind) == default, f"{one.name}: {name}"

@@ -25,9 +25,10 @@ def rollout(found: Map, residual: float | None) -> Map:
     chained = [layers[0]]
     for layer in layers[1:]:
         chained.append(layer @ chained[-1])
-    values = np.stack(chained).astype(found.values.dtype, copy=False)
-    if not np.isfinite(values).all():
+    product = np.stack(chained)
+    if not np.abs(product).max(initial=0.0) <= np.finfo(found.values.dtype).max:  # "not <=" finds NaN as well
         raise NotDefined("Map.rollout: the product of the layers is beyond the range of numbers")
+    values = product.astype(found.values.dtype, copy=False)
     meta: dict[str, Any] = {**found.meta, "residual": None, "rollout": {"residual": share}}
     coords = {"layer": found.coords["layer"]}
     return replace(found, values=values, dims=("layer", "query", "key"), coords=coords, meta=meta)
