@@ -9,6 +9,7 @@ import pickle
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,19 @@ def test_equality_sees_every_difference() -> None:
         assert not Map(**changed).equals(m), name
     assert not Map(**{**parts, "values": m.values.astype("float32")}).equals(m)
     assert not m.equals(m.values)
+
+
+def test_numbers_that_nobody_can_change_are_not_copied() -> None:
+    given = np.zeros((2, 3))
+    parts: Any = {"dims": ("layer", "head"), "tokens": {}, "unit": "x", "meta": {}}
+    view = given[:]
+    view.flags.writeable = False  # `given` may still be written to
+    assert not np.shares_memory(Map(view, **parts).values, given)
+    given.flags.writeable = False
+    m = Map(given, **parts)
+    assert m.values is given
+    assert replace(m, unit="y").values is given
+    assert Map(np.asfortranarray(given), **parts).values.flags.c_contiguous
 
 
 def test_a_map_is_numbers_to_numpy() -> None:

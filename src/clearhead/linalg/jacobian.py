@@ -171,10 +171,15 @@ def jackknife(
     count = len(samples)
     total = samples.sum(0)
     value = contributions((total / count).sqrt())
-    without = contributions(((total - samples) / (count - 1)).clamp_min(0).sqrt())
+    mean, squares = torch.zeros_like(total), torch.zeros_like(total)  # one probe at a time (Welford): texts may be long
+    for number, sample in enumerate(samples, 1):
+        without = contributions(((total - sample) / (count - 1)).clamp_min(0).sqrt())
+        step = without - mean
+        mean += step / number
+        squares += step * (without - mean)
     finite = 1 - count / width
-    bias = finite * (count - 1) * (without.mean(0) - value)
-    variance = finite * (count - 1) / count * (without - without.mean(0)).square().sum(0)
+    bias = finite * (count - 1) * (mean - value)
+    variance = finite * (count - 1) / count * squares
     student = float(stdtrit(count - 1, ndtr(2.0))) / 2
     return value, student * variance.sqrt(), bias
 

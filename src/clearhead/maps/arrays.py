@@ -14,8 +14,11 @@ DTYPES = ("float32", "float64", "int32", "int64")
 
 
 def finite(name: str, values: Any) -> np.ndarray:
-    """A read-only copy, C-contiguous. Errors: InputError for another dtype than `DTYPES`, NaN or infinity."""
-    array = np.array(values, order="C")
+    """A read-only array, C-contiguous: itself where it is one already and no view of another, else a copy.
+
+    Errors: InputError for another dtype than `DTYPES`, NaN or infinity.
+    """
+    array = values if _settled(values) else np.array(values, order="C")
     if array.dtype.name not in DTYPES or not array.dtype.isnative:
         raise InputError(f"{name}: dtype", got=array.dtype, allowed=", ".join(DTYPES))
     there = np.isfinite(array)
@@ -25,6 +28,11 @@ def finite(name: str, values: Any) -> np.ndarray:
         raise InputError(f"{name}: {len(bad)} values are not finite, the first at {first}", got=array[first])
     array.flags.writeable = False
     return array
+
+
+def _settled(values: Any) -> bool:
+    flags = values.flags if type(values) is np.ndarray and values.base is None else None
+    return flags is not None and flags.c_contiguous and not flags.writeable
 
 
 def as_json(name: str, meta: Mapping[str, Any]) -> dict[str, Any]:

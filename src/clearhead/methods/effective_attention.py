@@ -80,7 +80,9 @@ def effective_attention(
     if part != "raw":
         meta["rounding"] = worst * trace.eps
     tokens = {"query": trace.part().queries, "key": trace.part().keys}
-    return Map(np.stack(values), ("layer", "head", "query", "key"), tokens=tokens, unit="attention weight", meta=meta)
+    stacked = np.stack(values)
+    stacked.flags.writeable = False  # so that the Map takes it as it is: it may be large
+    return Map(stacked, ("layer", "head", "query", "key"), tokens=tokens, unit="attention weight", meta=meta)
 
 
 def _array(weights: Tensor) -> np.ndarray:

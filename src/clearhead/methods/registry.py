@@ -169,6 +169,7 @@ def layer_map(
     part = trace.part()
     tokens = {dim: side for dim, side in (("query", part.queries), ("key", part.keys)) if dim in dims}
     values = np.stack([layer.cpu().numpy() for layer in layers]).astype(kind, copy=False)
+    values.flags.writeable = False  # so that the Map takes it as it is: it may be large
     return Map(values, dims, tokens=tokens, unit=_METHODS[name].unit, meta=origin_of(trace, name, options))
 
 
