@@ -31,8 +31,10 @@ def finite(name: str, values: Any) -> np.ndarray:
 
 
 def _settled(values: Any) -> bool:
-    flags = values.flags if type(values) is np.ndarray and values.base is None else None
-    return flags is not None and flags.c_contiguous and not flags.writeable
+    """Whether nobody can write to these numbers any more."""
+    if type(values) is not np.ndarray or values.base is not None:
+        return False
+    return values.flags.c_contiguous and not values.flags.writeable
 
 
 def as_json(name: str, meta: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
-
-import numpy as np
 
 from clearhead import linalg
 from clearhead.errors import InputError, NotDefined
 from clearhead.maps import Map
-from clearhead.methods.registry import method, origin_of
+from clearhead.methods.registry import layer_map, method
 from clearhead.progress import each
 from clearhead.trace import Trace
 
@@ -55,10 +54,10 @@ def effective_attention(
             got=f"a trace with capture={trace.capture!r}",
             do='Trace the text with capture="full".',
         )
-    values: list[np.ndarray] = []
+    values: list[Tensor] = []
     for index, layer in enumerate(each(layers)):
         if part == "raw" and layer.probabilities is not None:
-            values.append(_array(layer.probabilities))
+            values.append(_shown(layer.probabilities))
             continue
         effective, condition = linalg.effective_attention(
             layer.value,
@@ -73,17 +72,17 @@ def effective_attention(
         worst = max(worst, condition)
         if part == "null" and layer.probabilities is not None:
             effective = layer.probabilities.to(effective.dtype) - effective
-        values.append(_array(effective))
-    meta = origin_of(trace, "effective_attention", {"part": part, "row_sum": row_sum})
+        values.append(_shown(effective))
+    options = {"part": part, "row_sum": row_sum}
+    made = layer_map(trace, "effective_attention", options, values, ("layer", "head", "query", "key"))
+    meta = dict(made.meta)
     if part == "null":
         meta["residual"] = None  # no output can see it, so nothing of it is passed on
     if part != "raw":
         meta["rounding"] = worst * trace.eps
-    tokens = {"query": trace.part().queries, "key": trace.part().keys}
-    stacked = np.stack(values)
-    stacked.flags.writeable = False  # so that the Map takes it as it is: it may be large
-    return Map(stacked, ("layer", "head", "query", "key"), tokens=tokens, unit="attention weight", meta=meta)
+    return replace(made, meta=meta)
 
 
-def _array(weights: Tensor) -> np.ndarray:
-    return (weights if weights.element_size() == 8 else weights.float()).cpu().numpy()
+def _shown(weights: Tensor) -> Tensor:
+    """float64 as it is, anything less in float32."""
+    return weights if weights.element_size() == 8 else weights.float()
